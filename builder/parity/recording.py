@@ -664,9 +664,8 @@ def _copy(module: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
     file = io.BytesIO(module.save_to_buffer())
     copy = torch.jit.load(file).eval()  # type: ignore[no-untyped-call]
     for inner in copy.modules():
-        graph = getattr(inner, "graph", None)
-        if graph is not None:
-            constants_to_numbers(graph)
+        for method in inner._c._method_names():
+            constants_to_numbers(inner._c._get_method(method).graph)
     return copy  # type: ignore[no-any-return]
 
 

@@ -15,7 +15,6 @@ from builder.manifest.spec import ModelSpec, TensorSpec
 from builder.parity import record, recording
 from builder.parity.inputs import odd
 from builder.triton import Golden
-from tests.torchscript.saving import traced
 from tests.triton.artifacts import Affine, Scorer, tensor
 
 
@@ -369,15 +368,24 @@ def test_in_place_module_does_not_change_the_recorded_input() -> None:
     np.testing.assert_allclose(golden.outputs["output"], golden.inputs["x"] + 1)
 
 
+class BytesAndComparison(torch.nn.Module):
+    """The trace of `layer` has no forward, because its weight is read alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        first = x.argmax().to(torch.uint8)
+        return (first + 200) * 2 + x, (x > self.layer.weight[0]) * 3
+
+
 def test_number_times_byte_overflows_in_the_golden_of_a_trace() -> None:
     """The trace has a comparison, so it is also run without torch's optimizer."""
-
-    def bytes_and_comparison(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return (x.argmax().to(torch.uint8) + 200) * 2 + x, (x > 0) * 3
-
-    module = traced(bytes_and_comparison, [torch.rand(1, 3)])
-    golden = record(module, spec(X))[0]
-    expected, _ = bytes_and_comparison(torch.from_numpy(golden.inputs["x"]))
+    module = BytesAndComparison().eval()
+    trace = torch.jit.trace(module, torch.rand(1, 3), check_trace=False)
+    golden = record(trace, spec(X))[0]
+    expected, _ = module(torch.from_numpy(golden.inputs["x"]))
     np.testing.assert_allclose(golden.outputs["output_0"], expected, rtol=1e-6)
 
 
