@@ -148,16 +148,20 @@ def _raise_unless(
 ) -> None:
     if comparison.passed:
         return
-    if random:
-        fix = (
-            f"{random} is random, so outputs cannot be compared: pass the random numbers as an"
-            " input"
-        )
-    else:
-        fix = _defect()
+    fix = _fix_of_random(random) if random else _defect()
     raise ParityError(
         f"{message}: {'; '.join(comparison.problems)}", where=where, fix=fix
     )
+
+
+def _fix_of_random(operator: str) -> str:
+    """What to do where an operator is random."""
+    remedy = "pass the random numbers as an input"
+    if "dropout" in operator:
+        remedy = (
+            "call model.eval() before torch.jit.trace, or pass training=self.training"
+        )
+    return f"{operator} is random, so outputs cannot be compared: {remedy}"
 
 
 _FIX = (
