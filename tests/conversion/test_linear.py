@@ -192,6 +192,7 @@ def test_einsum(equation: str, shapes: tuple[tuple[int, ...], ...]) -> None:
         lambda x: F.linear(x, x, x[0]),
         lambda x: torch.addr(x, x[0], x[1], beta=3, alpha=2),
         lambda x: torch.addbmm(x, x[None], x[None], beta=3),
+        lambda x: torch.bilinear(x, x, x[None], x[0, :1]),
         lambda x: torch.linalg.cross(x, x.flip(0)),
         lambda x: torch.einsum("ij,jk->ik", x, x),
         lambda x: torch.einsum("ij->j", x),
