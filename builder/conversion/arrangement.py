@@ -9,7 +9,7 @@ from typing import Any
 import sympy
 import torch
 
-from builder.conversion.dynamic import DynamicScalar, Size, expression
+from builder.conversion.dynamic import DynamicScalar, Size, bounds, expression
 from builder.conversion.lengths import Lengths
 from builder.conversion.unconvertible import Unconvertible
 from builder.conversion.values import Tensor
@@ -73,6 +73,7 @@ class Arrangement(Lengths):
         """
         dims: list[int] = []
         open_axes = 0
+        may_be_empty = False
         has_dynamic = any(isinstance(size, DynamicScalar) for size in sizes)
         for axis, size in enumerate(sizes):
             if isinstance(size, int):
@@ -81,6 +82,7 @@ class Arrangement(Lengths):
                 dims.append(size)
             elif axis < self.rank(tensor) and self.expr(tensor, axis) == size.expr:
                 dims.append(0)
+                may_be_empty |= self._may_be_empty(size)
             else:
                 dims.append(-1)
                 open_axes += 1
@@ -89,7 +91,14 @@ class Arrangement(Lengths):
         if copied and self.facts(tensor).reshaped and not takes:
             dims = [dim or -1 for dim in dims]
             open_axes = open_axes + copied
-        return dims if open_axes <= 1 else None
+        # -1 is 0 beside an empty axis
+        if open_axes > 1 or (open_axes and may_be_empty):
+            return None
+        return dims
+
+    def _may_be_empty(self, size: DynamicScalar) -> bool:
+        span = bounds(size.expr, self.ranges())
+        return span is None or span[0] <= 0
 
     def unsqueeze(self, tensor: ITensor, axes: Sequence[int]) -> ITensor:
         """New axes of size 1 at these positions of the result."""

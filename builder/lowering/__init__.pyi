@@ -11,6 +11,7 @@ from .arguments import describe as describe
 from .arguments import field_names as field_names
 from .containers import Containers as Containers
 from .containers import path_of as path_of
+from .executor import constants_to_numbers as constants_to_numbers
 from .fp8 import FP8_KIND as FP8_KIND
 from .fp8 import FP8_LIMIT as FP8_LIMIT
 from .fp8 import FP8_SCHEMA as FP8_SCHEMA

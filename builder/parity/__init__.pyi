@@ -30,6 +30,7 @@ from .sequences import sequence_axis as sequence_axis
 from .sequences import varying_axes as varying_axes
 from .served import PublishedModel as PublishedModel
 from .streams import recorded_streams as recorded_streams
+from .structure import leaves as leaves
 from .structure import length_of as length_of
 from .structure import rebuilt as rebuilt
 from .user_inputs import sets as sets

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from builder.errors import ModelFileError, TrtBuildError, UsageError
 from builder.frontends import ExportedModule
+from builder.lowering import constants_to_numbers
 from builder.manifest import (
     ModelSpec,
     Profile,
@@ -657,9 +658,15 @@ def _optimizer_may_err(module: Module) -> bool:
 
 
 def _copy(module: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
-    """The module, saved and loaded, in evaluation mode."""
+    """The module, saved and loaded, in evaluation mode. Its constants are numbers where torch's
+    optimizer reads them as numbers: 200 in uint8 times 2 is 144, not 400.
+    """
     file = io.BytesIO(module.save_to_buffer())
-    return torch.jit.load(file).eval()  # type: ignore[no-untyped-call, no-any-return]
+    copy = torch.jit.load(file).eval()  # type: ignore[no-untyped-call]
+    for inner in copy.modules():
+        for method in inner._c._method_names():
+            constants_to_numbers(inner._c._get_method(method).graph)
+    return copy  # type: ignore[no-any-return]
 
 
 def _corrected(optimized: Outputs, plain: Outputs) -> Outputs:

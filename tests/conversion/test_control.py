@@ -667,6 +667,15 @@ def lengths_of_loop(x: Tensor) -> Tensor:
     return state[0]
 
 
+def lists_of_conditional_loop(x: Tensor) -> Tensor:
+    keep: list[int] = []
+    for i in range(x.size(0)):
+        if bool(x[i] > 0):
+            continue
+        keep.append(i)
+    return x * len(keep)
+
+
 def dtypes_of_branch(x: Tensor) -> Tensor:
     return (x if bool(x.sum() > 0) else x.int()) * 2
 
@@ -683,6 +692,7 @@ def dtypes_of_branch(x: Tensor) -> Tensor:
         (length_of_list, "decides what one of its values is"),
         (ranks_of_loop, "the loop carries a value of two ranks"),
         (lengths_of_loop, "axis 0 of a loop-carried value is n before an iteration"),
+        (lists_of_conditional_loop, "decides what one of its values is"),
         (dtypes_of_branch, "the branch give one of its values of two dtypes"),
     ],
 )

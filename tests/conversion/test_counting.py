@@ -95,6 +95,8 @@ DATA: dict[str, Callable[..., Any]] = {
     "nonzero": lambda x: x.nonzero(),
     "argwhere": lambda x: torch.argwhere(x),
     "nonzero of each axis": lambda x: torch.nonzero(x, as_tuple=True),
+    "where of a condition": lambda x: torch.where(x > 0),
+    "rows where a condition holds": lambda x: x[torch.where(x[:, 0] > 0)[0]],
     "masked_select": lambda x: x.masked_select(x > 0),
     "masked_select that broadcasts": lambda x: x.masked_select(x[:1] > 0),
     "a mask as an index": lambda x: x[x > 0],
@@ -116,7 +118,10 @@ def test_data_dependent_sizes(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     )
 
 
-@pytest.mark.parametrize("name", ["nonzero", "masked_select", "a mask as an index"])
+@pytest.mark.parametrize(
+    "name",
+    ["nonzero", "where of a condition", "masked_select", "a mask as an index"],
+)
 def test_data_dependent_sizes_are_refused_without_kernel(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from builder import UnsupportedOperators
 from builder.engine.flavor import trt
 from tests.conversion.harness import check
 
@@ -183,6 +184,34 @@ def test_einsum(equation: str, shapes: tuple[tuple[int, ...], ...]) -> None:
         *(integers(*s) for s in shapes),
         compile=False,
     )
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.linear(x, x, x[0]),
+        lambda x: torch.addr(x, x[0], x[1], beta=3, alpha=2),
+        lambda x: torch.addbmm(x, x[None], x[None], beta=3),
+        lambda x: torch.bilinear(x, x, x[None], x[0, :1]),
+        lambda x: torch.linalg.cross(x, x.flip(0)),
+        lambda x: torch.einsum("ij,jk->ik", x, x),
+        lambda x: torch.einsum("ij->j", x),
+        lambda x: torch.einsum("ij,ij->ij", x, x).sum(),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8])
+def test_products_of_small_integers_wrap_around(
+    function: Any, dtype: torch.dtype
+) -> None:
+    """Divided, because an output is cast to the dtype anyway."""
+    x = torch.tensor([[3, 99, 7], [120, 2, 11], [5, 40, 111]], dtype=dtype)
+    check(lambda x: (function(x), function(x) // 3), x, compile=False)
+
+
+def test_einsum_that_sums_one_operand_of_integers_is_refused() -> None:
+    x = torch.ones(2, 3).int()
+    with pytest.raises(UnsupportedOperators, match="an axis of integers that only one"):
+        check(lambda x: torch.einsum("ij,kl->il", x, x), x)
 
 
 @pytest.mark.parametrize(

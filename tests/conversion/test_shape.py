@@ -230,6 +230,16 @@ def test_dynamic_axes_match_torch_at_every_size(name: str) -> None:
     )
 
 
+def test_reshape_infers_no_axis_beside_an_axis_that_may_be_empty() -> None:
+    check(
+        lambda x: x.reshape(x.size(0), x.size(1) * 4),
+        sample(2, 3, 4),
+        dynamic={0: {0: "n", 1: "t"}},
+        spans={"n": (0, 2, 4)},
+        more=[(torch.zeros(0, 3, 4),)],
+    )
+
+
 def test_axis_of_possible_size_one_expands_only_at_one() -> None:
     check(
         lambda x, y: x.expand_as(y),

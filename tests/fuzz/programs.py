@@ -8,11 +8,21 @@ from pathlib import Path
 
 from tests.fuzz import statements as st
 
-KINDS = ("inplace", "shapes", "scalars", "containers", "control", "traced", "export")
+KINDS = (
+    "inplace",
+    "shapes",
+    "scalars",
+    "integers",
+    "containers",
+    "control",
+    "traced",
+    "export",
+)
 _STATEMENTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "inplace": (st.VALUES, st.WRITES, st.WRITES),
     "shapes": (st.VALUES, st.SHAPES, st.SHAPES),
     "scalars": (st.VALUES, st.SCALARS, st.SCALARS),
+    "integers": (st.VALUES, st.INTEGERS, st.INTEGERS, st.INTEGERS),
     "containers": (st.VALUES, st.CONTAINERS, st.CONTAINERS),
     "control": (st.VALUES, st.WRITES, st.SHAPES, st.SCALARS),
     "traced": (st.VALUES, st.WRITES, st.SHAPES, st.SCALARS, st.CONTAINERS),
@@ -22,6 +32,7 @@ _BLOCKS = {
     "inplace": 0.2,
     "shapes": 0.1,
     "scalars": 0.1,
+    "integers": 0.15,
     "containers": 0.15,
     "control": 0.45,
     "traced": 0.0,
@@ -103,7 +114,9 @@ def source_of(file: Path) -> str:
 def program(kind: str, seed: int, length: int = 9) -> Program:
     """Return the program of a kind for a seed."""
     rng = random.Random(f"{kind} {seed}")
-    traced = kind == "traced" or (kind in ("scalars", "shapes") and rng.random() < 0.5)
+    traced = kind == "traced" or (
+        kind in ("scalars", "shapes", "integers") and rng.random() < 0.5
+    )
     exported, body = kind == "export", list[str]()
     for _ in range(rng.randint(2, length)):
         body += _statement(rng, kind, 0 if traced or exported else 2)

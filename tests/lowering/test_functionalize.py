@@ -89,6 +89,15 @@ def writes_keep_dtype(x):
     return y, z, h
 
 
+def variants_with_another_overload_name(x):
+    y = (x * 9).int()
+    y.floor_divide_(y.abs() + 2)
+    z = x.abs()
+    z.pow_(x[0])
+    z.ldexp_(x.sign())
+    return y, z
+
+
 def masks(x):
     y = x.clone()
     y[x > 0] = 0.5
@@ -312,6 +321,7 @@ SUPPORTED = [
     transposed_and_permuted,
     unsqueezed_in_place,
     writes_keep_dtype,
+    variants_with_another_overload_name,
     masks,
     copies,
     written_in_a_branch,

@@ -368,6 +368,27 @@ def test_in_place_module_does_not_change_the_recorded_input() -> None:
     np.testing.assert_allclose(golden.outputs["output"], golden.inputs["x"] + 1)
 
 
+class BytesAndComparison(torch.nn.Module):
+    """The trace of `layer` has no forward, because its weight is read alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        first = x.argmax().to(torch.uint8)
+        return (first + 200) * 2 + x, (x > self.layer.weight[0]) * 3
+
+
+def test_number_times_byte_overflows_in_the_golden_of_a_trace() -> None:
+    """The trace has a comparison, so it is also run without torch's optimizer."""
+    module = BytesAndComparison().eval()
+    trace = torch.jit.trace(module, torch.rand(1, 3), check_trace=False)
+    golden = record(trace, spec(X))[0]
+    expected, _ = module(torch.from_numpy(golden.inputs["x"]))
+    np.testing.assert_allclose(golden.outputs["output_0"], expected, rtol=1e-6)
+
+
 def test_bfloat16_tensors_are_recorded_as_bfloat16() -> None:
     golden = record(Affine(), spec(tensor("x", "bfloat16", "batch", 3)))[0]
     assert (

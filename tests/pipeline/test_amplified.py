@@ -58,6 +58,28 @@ def test_amplified_rounding_error_is_not_a_defect(
     assert (caught.value.fix == AMPLIFIES) is amplifies
 
 
+class Cancels(nn.Module):
+    """Returns only the rounding error, as torch does for the real part of (x + ix)**2."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * x - (x * 0.1) * (x * 10)
+
+
+class Zero(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 0
+
+
+def test_rounding_error_of_a_cancellation_is_not_a_defect() -> None:
+    conversion = builder.convert(
+        torch.jit.script(Zero()), list(SPEC.inputs), output_names=["y"]
+    )
+    module = torch.jit.script(Cancels())
+    with pytest.raises(ParityError, match="differs from the module") as caught:
+        check_reference(conversion, record(module, SPEC), SPEC, module)
+    assert caught.value.fix == AMPLIFIES
+
+
 def test_half_input_is_nudged_in_its_dtype() -> None:
     """It became float32, which the network does not accept."""
     spec = replace(SPEC, inputs=(TensorSpec("float16", (4, 8), {}, "x"),))

@@ -15,6 +15,7 @@ from builder.cli import main
 from builder.errors import (
     InPlaceError,
     ModelFileError,
+    ParityError,
     PublishError,
     UnboundedListError,
     UsageError,
@@ -58,6 +59,21 @@ class Large(nn.Module):
 def test_generated_inputs_match_the_accepted_magnitudes(tmp_path: Path) -> None:
     model = checked(saved(tmp_path, torch.jit.script(Positive()), X), tmp_path / "out")
     assert all((golden.inputs["x"] > 0).any() for golden in model.artifact.goldens)
+
+
+@pytest.mark.parametrize(
+    ("layer", "remedy"),
+    [
+        (nn.Dropout(0.5), r"call model\.eval\(\)"),
+        (nn.RReLU(), "pass the random numbers"),
+    ],
+)
+def test_trace_in_training_mode_has_a_remedy(
+    tmp_path: Path, layer: nn.Module, remedy: str
+) -> None:
+    trace = torch.jit.trace(layer.train(), torch.rand(2, 4) - 0.5, check_trace=False)
+    with pytest.raises(ParityError, match=remedy):
+        checked(saved(tmp_path, trace, X), tmp_path / "out")
 
 
 def test_module_that_rejects_generated_inputs_needs_user_inputs(tmp_path: Path) -> None:

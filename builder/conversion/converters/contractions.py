@@ -9,7 +9,7 @@ import torch
 
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters.linear import add, matmul, total
-from builder.conversion.layers import combine
+from builder.conversion.layers import combine, gathered
 from builder.conversion.registry import converter
 from builder.conversion.values import Tensor
 from builder.engine import ITensor
@@ -148,8 +148,7 @@ def cross(ctx: ConversionContext, x: Tensor, other: Tensor, dim: int | None) -> 
 def _rolled(
     ctx: ConversionContext, x: Tensor, axis: int, order: Sequence[int]
 ) -> ITensor:
-    index = ctx.constant(torch.tensor(order, dtype=torch.int32))
-    return ctx.net.add_gather(x, index, axis).get_output(0)
+    return gathered(ctx, ctx.tensor(x), torch.tensor(order), axis)
 
 
 @converter(
@@ -181,13 +180,14 @@ def bilinear(
     bias: Tensor | None,
 ) -> ITensor:
     """y[o] = x^T W[o] y + bias[o]"""
-    features = weight.shape[0]
-    sizes = [*ctx.sizes(x)[:-1], features]
-    rows = ctx.reshape(x, [ctx.product(sizes[:-1]), x.shape[-1]])
-    others = ctx.reshape(input2, [ctx.product(sizes[:-1]), input2.shape[-1]])
+    *batch, features = ctx.sizes(x)
+    sizes = [*batch, ctx.size(weight, 0)]
+    count = ctx.product(batch)
+    rows = ctx.reshape(x, [count, features])
+    others = ctx.reshape(input2, [count, ctx.sizes(input2)[-1]])
     rows = ctx.unsqueeze(rows, [0])
     left = matmul(ctx, rows, ctx.tensor(weight))  # out, rows, in2
-    terms = total(ctx, ctx.elementwise("PROD", left, ctx.unsqueeze(others, [0])), [2])
+    terms = total(ctx, combine(ctx, "PROD", left, ctx.unsqueeze(others, [0])), [2])
     result = ctx.reshape(ctx.permute(terms, [1, 0]), sizes)
     if bias is None:
         return result

@@ -139,10 +139,11 @@ def find(ctx: ConversionContext, x: ITensor) -> ITensor:
 
 @converter(
     "aten::nonzero_numpy(Tensor self) -> Tensor[]",
+    "aten::where(Tensor condition) -> Tensor[]",
     when=nonzero.data_dependent,
     note=_DATA,
 )
-def nonzero_numpy(ctx: ConversionContext, x: ITensor) -> list[ITensor]:
+def nonzero_numpy(ctx: ConversionContext, x: ITensor, /) -> list[ITensor]:
     """nonzero, one vector for each axis"""
     positions = nonzero.positions(ctx, x)
     return [select_index(ctx, positions, 1, axis) for axis in range(ctx.rank(x))]

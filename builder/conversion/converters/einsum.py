@@ -138,7 +138,7 @@ def _contract(
     multiplied and summed.
     """
     if not ctx.dtype(operands[0][0]).is_floating_point:
-        return _by_products(ctx, operands, result)
+        return _by_products(ctx, _promoted(ctx, operands, result), result)
     (x, term), *others = operands
     for i, (y, other_term) in enumerate(others):
         is_last = i == len(others) - 1
@@ -226,6 +226,29 @@ def _layer(ctx: ConversionContext, operands: Sequence[Operand], result: str) -> 
     return ctx.set_sizes(layer.get_output(0), [sizes[letter] for letter in result])
 
 
+def _promoted(
+    ctx: ConversionContext, operands: Sequence[Operand], result: str
+) -> Sequence[Operand]:
+    """The sum of a single operand is int64, as that of torch.sum. Refuses several operands if one
+    is summed alone, because torch then multiplies int64 by another dtype.
+    """
+    letters = "".join(term for _, term in operands)
+    alone = {
+        letter
+        for letter in letters
+        if letter not in result and letters.count(letter) == 1
+    }
+    if not alone:
+        return operands
+    if len(operands) > 1:
+        raise Unconvertible(
+            "einsum sums an axis of integers that only one operand has",
+            "sum it with torch.sum before einsum",
+        )
+    ((x, term),) = operands
+    return [(ctx.cast(x, torch.int64), term)]
+
+
 def _by_products(
     ctx: ConversionContext, operands: Sequence[Operand], result: str
 ) -> ITensor:
@@ -242,4 +265,5 @@ def _by_products(
     for view in views[1:]:
         product = combine(ctx, "PROD", product, view)
     axes = list(range(len(result), len(letters)))
-    return reduce(ctx, "SUM", product, axes, False)
+    total = reduce(ctx, "SUM", product, axes, False)
+    return ctx.wrapped(total, ctx.dtype(product))

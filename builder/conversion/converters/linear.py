@@ -31,7 +31,8 @@ def linear(
 
 def add(ctx: ConversionContext, a: ITensor, b: Tensor) -> ITensor:
     """a + b with broadcasting, for operands of one dtype."""
-    return ctx.elementwise("SUM", *ctx.broadcast(a, b))
+    total = ctx.elementwise("SUM", *ctx.broadcast(a, b))
+    return ctx.wrapped(total, ctx.dtype(a))
 
 
 def scaled(ctx: ConversionContext, x: Tensor, factor: Scalar) -> Any:
@@ -47,7 +48,9 @@ def scaled(ctx: ConversionContext, x: Tensor, factor: Scalar) -> Any:
         )
     if isinstance(x, torch.Tensor) and not isinstance(factor, DynamicScalar):
         return (x * factor).to(x.dtype)
-    return ctx.elementwise("PROD", *ctx.operands(x, factor, dtype=ctx.dtype(x)))
+    dtype = ctx.dtype(x)
+    product = ctx.elementwise("PROD", *ctx.operands(x, factor, dtype=dtype))
+    return ctx.wrapped(product, dtype)
 
 
 _PRODUCTS = (
@@ -171,7 +174,8 @@ def total(
         return x
     mask = sum(1 << axis for axis in axes)
     result = ctx.net.add_reduce(x, trt.ReduceOperation.SUM, mask, keep).get_output(0)
-    return ctx.set_sizes(result, reduced_sizes(ctx, x, axes, keep))
+    ctx.set_sizes(result, reduced_sizes(ctx, x, axes, keep))
+    return ctx.wrapped(result, ctx.dtype(x))
 
 
 _ADDED = (

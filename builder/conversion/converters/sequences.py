@@ -17,6 +17,7 @@ from builder.conversion.context import ConversionContext
 from builder.conversion.converters.cells import Cell, State, Weights, together
 from builder.conversion.dynamic import Size
 from builder.conversion.extent import Extent
+from builder.conversion.layers import gathered
 from builder.conversion.values import Tensor
 from builder.engine import ITensor, trt
 
@@ -137,10 +138,7 @@ def pick(ctx: ConversionContext, x: Tensor, index: int) -> ITensor:
         return ctx.constant(x[index])
     if x.shape[0] == 1:
         return ctx.squeeze(x, [0])
-    position = ctx.constant(torch.tensor(index, dtype=torch.int32))
-    return ctx.set_sizes(
-        ctx.net.add_gather(x, position, 0).get_output(0), ctx.exprs(x)[1:]
-    )
+    return gathered(ctx, x, torch.tensor(index), 0)
 
 
 def stack(ctx: ConversionContext, parts: Sequence[ITensor]) -> ITensor:

@@ -73,6 +73,8 @@ def _unrolled(
             return [MISSING] * len(carried)
         iteration += 1
         if iteration < trip_count and nested.is_unknown(condition):
+            if any(value is MISSING for value in carried):
+                return [MISSING] * len(carried)
             return _rest(ctx, node, body, trip_count, iteration, condition, carried)
     return carried
 

@@ -89,10 +89,15 @@ def functional_twin(schema_text: str) -> str | None:
         twin = f"aten::__{name[3:]}"
     if twin == schema.name or not schema.name.startswith("aten::"):
         return None
+    names = [argument.name for argument in schema.arguments]
+    types = [str(argument.type) for argument in schema.arguments]
     for candidate in torch._C._jit_get_schemas_for_operator(twin):
-        are_arguments_equal = [argument.name for argument in candidate.arguments] == [
-            argument.name for argument in schema.arguments
-        ]
-        if are_arguments_equal and candidate.overload_name == schema.overload_name:
+        if [argument.name for argument in candidate.arguments] != names:
+            continue
+        # floor_divide_.Tensor is the variant of floor_divide without an overload name
+        if (
+            candidate.overload_name == schema.overload_name
+            or [str(argument.type) for argument in candidate.arguments] == types
+        ):
             return twin
     return None
