@@ -32,15 +32,15 @@ LONGEST = tuple(
 starts last leaves the other processes idle. With --dist loadfile this needs
 `--no-loadscope-reorder`: xdist would order the files by their number of tests.
 """
-ON_ENGINES = {Path(__file__).parent / room for room in ("conversion", "reference")}
-"""Rooms whose tests also run an engine where one can be built."""
+ON_ENGINES = {Path(__file__).parent / name for name in ("conversion", "reference")}
+"""Packages whose tests also run an engine where one can be built."""
 
 
 @pytest.fixture(autouse=True)
 def own_cache(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No test finds a plan that another left, or leaves one in the user's cache."""
+    """Give each test an empty cache, which is not the user's."""
     monkeypatch.setenv("TRT_BUILD_STORE_KEY", "the key of the tests")
     monkeypatch.setenv(
         "TRT_BUILD_CACHE",
