@@ -31,8 +31,10 @@ def entry_names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_repo_reports_a_build(small: Path, tmp_path: Path, run: Run) -> None:
-    result = run("repo", small, "--out", tmp_path / "out", "--record")
+def test_repo_reports_a_build(
+    small: Path, tmp_path: Path, run_with_workers: Run
+) -> None:
+    result = run_with_workers("repo", small, "--out", tmp_path / "out", "--record")
     assert result.exit_code == 0, result.output
     assert "1 of 1 models" in result.stdout
     assert "small: build" in result.stderr and "small: finished: built" in result.stderr

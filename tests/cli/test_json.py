@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from builder.cli import main
 from builder.cli.terminal import Terminal
 from builder.printable import printable
+from builder.processes import fork_server, pool
 
 MANIFEST = """\
 inputs: [{name: x, dtype: float32, shape: [n, 3]}]
@@ -52,9 +53,15 @@ def test_output_of_a_model_goes_to_stderr(models: Path) -> None:
 
 
 def test_output_of_an_isolated_model_is_escaped(
-    models: Path, capfd: pytest.CaptureFixture[str]
+    models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    main(["check", str(models), "--json", "--isolate"], standalone_mode=False)
+    """In a fork server of its own, which has the standard error of this test."""
+    own_server = fork_server.ForkServer()
+    monkeypatch.setattr(pool, "connect", own_server.connect)
+    try:
+        main(["check", str(models), "--json", "--isolate"], standalone_mode=False)
+    finally:
+        own_server.close()
     stdout, stderr = capfd.readouterr()
     assert json.loads(stdout)["ok"]
     assert "a model's line" in stderr
