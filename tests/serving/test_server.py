@@ -240,8 +240,12 @@ def test_failed_model_is_not_reported_as_a_dead_process(
     (zeros_repository / "first" / "1" / "model.py").write_text(FAILING_EXECUTE)
     with serve(zeros_repository, exit_on_error=False, **FREE_PORTS) as server:
         server.stubs.ended.add("first")
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
-        server.block()
+        stop = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
+        stop.start()
+        try:
+            server.block()
+        finally:
+            stop.cancel()
         assert server.process.poll() is None
 
 
@@ -333,6 +337,7 @@ def test_missing_or_empty_repository_is_a_usage_error(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.usefixtures("normal_stop")
 def test_interrupt_does_not_wait_for_finalize_of_models(
     zeros_repository: Path, tmp_path: Path
 ) -> None:
