@@ -1,4 +1,6 @@
-"""Settings of all tests: which tests need the GPU, and how many cores torch uses."""
+"""What every test shares: which tests need the GPU, and torch kept to the cores that a test run may
+use.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ import pytest
 from tests.sources import remember_source_lines
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# a background job ignores it, and its children would, too
+# a background job ignores it, and so would our children
 signal.signal(signal.SIGINT, signal.default_int_handler)
 remember_source_lines()
 # builds wait for each other over a lock in the cache
@@ -30,17 +32,15 @@ LONGEST = tuple(
 starts last leaves the other processes idle. With --dist loadfile this needs
 `--no-loadscope-reorder`: xdist would order the files by their number of tests.
 """
-ON_ENGINES = {Path(__file__).parent / room for room in ("conversion", "reference")}
-"""Packages whose tests also run an engine, if one can be built."""
+ON_ENGINES = {Path(__file__).parent / name for name in ("conversion", "reference")}
+"""Packages whose tests also run an engine where one can be built."""
 
 
 @pytest.fixture(autouse=True)
 def own_cache(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Give each test run a new store and cache: no test uses a plan of another, or leaves one in
-    the cache of the user.
-    """
+    """Give each test an empty cache, which is not the user's."""
     monkeypatch.setenv("TRT_BUILD_STORE_KEY", "the key of the tests")
     monkeypatch.setenv(
         "TRT_BUILD_CACHE",
@@ -71,8 +71,8 @@ def normal_stop(monkeypatch: pytest.MonkeyPatch, stop_servers_at_once: float) ->
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """If the tensorrt flavor can build, operators and the reference also run on the engine, so they
-    count as `gpu`. Otherwise tests marked `gpu` are skipped with the reason.
+    """Where the tensorrt flavor can build, operators and the reference run on the engine too, so
+    they count as `gpu`; elsewhere, tests marked `gpu` are skipped with the reason.
     """
     from builder.engine import flavor
 

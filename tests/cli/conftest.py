@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -95,18 +96,31 @@ def published(published_once: Path, tmp_path: Path) -> Path:
     return shutil.copytree(published_once, tmp_path / "repository", symlinks=True)
 
 
+WITHOUT_WORKERS = {name: {"isolate": False} for name in ("check", "init", "repo")}
+"""Defaults of options. A worker loads TensorRT, which takes longer than a small build."""
+
+
+def _run(*arguments: object, default_map: dict[str, dict[str, bool]]) -> Result:
+    return CliRunner().invoke(
+        main,
+        [str(argument) for argument in arguments],
+        catch_exceptions=False,
+        default_map=default_map,
+    )
+
+
 @pytest.fixture
 def run() -> Callable[..., Result]:
-    """The command line in this process. `result.output` has both streams; `stdout` and `stderr`
-    have one each.
+    """The command line in this process, also for the model unless `--isolate` is given.
+    `result.output` has both streams; `stdout` and `stderr` have one each.
     """
+    return partial(_run, default_map=WITHOUT_WORKERS)
 
-    def invoke(*arguments: object) -> Result:
-        return CliRunner().invoke(
-            main, [str(argument) for argument in arguments], catch_exceptions=False
-        )
 
-    return invoke
+@pytest.fixture
+def run_with_workers() -> Callable[..., Result]:
+    """The command line in this process, with its own defaults: models run in workers."""
+    return partial(_run, default_map={})
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -31,8 +31,10 @@ def entry_names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_repo_reports_a_build(small: Path, tmp_path: Path, run: Run) -> None:
-    result = run("repo", small, "--out", tmp_path / "out", "--record")
+def test_repo_reports_a_build(
+    small: Path, tmp_path: Path, run_with_workers: Run
+) -> None:
+    result = run_with_workers("repo", small, "--out", tmp_path / "out", "--record")
     assert result.exit_code == 0, result.output
     assert "1 of 1 models" in result.stdout
     assert "small: build" in result.stderr and "small: finished: built" in result.stderr
@@ -894,25 +896,24 @@ def test_verify_serves_and_exits_with_3_for_a_changed_golden(
 
 
 @pytest.mark.live
-def test_serve_runs_until_it_is_stopped(published: Path, run: Run) -> None:
-    """Two servers at the same time: Ctrl-C ends one, SIGTERM the other."""
-    stops = (signal.SIGINT, signal.SIGTERM)
-    servers = [start("serve", published, "--port", "0", "--json") for _ in stops]
-    pids = []
-    for process, stop in zip(servers, stops, strict=True):
-        assert process.stdout is not None
-        record = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
-        urls = "--url", record["http"], "--grpc-url", record["grpc"]
-        result = run("verify", published, *urls, "--repeat", "0")
-        assert result.exit_code == 0, result.output
-        pids.append(record["pid"])
-        process.send_signal(stop)
-    for process, pid in zip(servers, pids, strict=True):
-        process.communicate(timeout=60)
-        assert process.returncode == 0
-        time.sleep(0.1)
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
+@pytest.mark.parametrize(
+    "stop", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
+def test_serve_runs_until_it_is_stopped(
+    published: Path, run: Run, stop: signal.Signals
+) -> None:
+    process = start("serve", published, "--port", "0", "--json")
+    assert process.stdout is not None
+    record = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
+    urls = "--url", record["http"], "--grpc-url", record["grpc"]
+    result = run("verify", published, *urls, "--repeat", "0")
+    assert result.exit_code == 0, result.output
+    process.send_signal(stop)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    time.sleep(0.1)
+    with pytest.raises(ProcessLookupError):
+        os.kill(record["pid"], 0)
 
 
 @pytest.mark.live

@@ -84,12 +84,12 @@ def hang(*arguments: object) -> None:
 
 @pytest.mark.parametrize(
     ("behavior", "words"),
-    [("crash", "crashed with SIGSEGV"), ("hang", "more than 2 s")],
+    [("crash", "crashed with SIGSEGV"), ("hang", "more than 1 s")],
 )
 @pytest.mark.parametrize("command", ["init", "lower", "inspect"])
 def test_crash_or_timeout_of_the_process_is_an_error_of_the_command(
     small: Path,
-    run: Run,
+    run_with_workers: Run,
     monkeypatch: pytest.MonkeyPatch,
     command: str,
     behavior: str,
@@ -100,13 +100,13 @@ def test_crash_or_timeout_of_the_process_is_an_error_of_the_command(
 
     def run_one(target: Any, **more: Any) -> Any:
         # a crash must not become a timeout on a busy machine
-        more["limits"] = Limits(stage_seconds=2 if behavior == "hang" else 60)
+        more["limits"] = Limits(stage_seconds=1 if behavior == "hang" else 60)
         return real({"crash": crash, "hang": hang}[behavior], **more)
 
     monkeypatch.setattr(isolated, "run_one", run_one)
     more = ("--force",) if command == "init" else ()
     before = (small / "small.yaml").read_text()
-    result = run(command, small / "small.pt", *more)
+    result = run_with_workers(command, small / "small.pt", *more)
     assert result.exit_code == 1
     assert words in result.stderr
     assert (small / "small.yaml").read_text() == before
@@ -137,7 +137,7 @@ raise ValueError(f"reached: {{found}}")
     bool(processes.missing()), reason="this machine has no Landlock or seccomp"
 )
 def test_build_cannot_write_beside_the_repository_or_read_the_key(
-    small: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    small: Path, tmp_path: Path, run_with_workers: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plugin, which runs in the same process, replaces the model."""
     monkeypatch.delenv("TRT_BUILD_STORE_KEY")
@@ -149,8 +149,15 @@ def test_build_cannot_write_beside_the_repository_or_read_the_key(
         tmp_path / "config/trt-build/store.key",
     ]
     probe.write_text(PROBE.format(files=[str(file) for file in files]))
-    result = run(
-        "repo", small, "--out", out, "--store", tmp_path / "store", "--plugin", probe
+    result = run_with_workers(
+        "repo",
+        small,
+        "--out",
+        out,
+        "--store",
+        tmp_path / "store",
+        "--plugin",
+        probe,
     )
     assert "ValueError: reached: []" in result.stderr
     assert files[2].is_file()

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from builder.cli import main
 from builder.cli.terminal import Terminal
 from builder.printable import printable
+from builder.processes import fork_server, pool
 
 MANIFEST = """\
 inputs: [{name: x, dtype: float32, shape: [n, 3]}]
@@ -38,19 +39,33 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("how", [("--isolate",), ("--no-isolate",)])
-def test_output_of_a_model_goes_to_stderr(models: Path, how: tuple[str, ...]) -> None:
+def test_output_of_a_model_goes_to_stderr(models: Path) -> None:
+    """Needs a process of its own: pytest replaces standard output."""
     command = [sys.executable, "-c", "from builder.cli import main; main()", "check"]
     process = subprocess.run(
-        [*command, str(models), "--json", *how],
+        [*command, str(models), "--json", "--no-isolate"],
         capture_output=True,
         text=True,
         check=True,
     )
     assert json.loads(process.stdout)["ok"]
     assert "a model's line" in process.stderr
-    if how == ("--isolate",):
-        assert "\\x1b[31m\\x07" in process.stderr and "\x1b" not in process.stderr
+
+
+def test_output_of_an_isolated_model_is_escaped(
+    models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a fork server of its own, which has the standard error of this test."""
+    own_server = fork_server.ForkServer()
+    monkeypatch.setattr(pool, "connect", own_server.connect)
+    try:
+        main(["check", str(models), "--json", "--isolate"], standalone_mode=False)
+    finally:
+        own_server.close()
+    stdout, stderr = capfd.readouterr()
+    assert json.loads(stdout)["ok"]
+    assert "a model's line" in stderr
+    assert "\\x1b[31m\\x07" in stderr and "\x1b" not in stderr
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ is kept.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,12 @@ Run = Callable[..., Result]
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return models.write(tmp_path, "recognizer")
+
+
+def shorten(manifest: Path) -> None:
+    """Replace the guessed ranges: the reference evaluates each step of a loop."""
+    ranges = "{min: 1, opt: 2, max: 4}"
+    manifest.write_text(re.sub(r"\{min: .*\}", ranges, manifest.read_text()))
 
 
 def test_init_guesses_the_state_of_a_recurrent_layer(folder: Path, run: Run) -> None:
@@ -42,6 +49,7 @@ def test_init_guesses_the_state_of_a_recurrent_layer(folder: Path, run: Run) -> 
         ("h0", "output_1"),
         ("c0", "output_2"),
     ]
+    shorten(folder / "recognizer.yaml")
     assert run("check", folder).exit_code == 0
 
 
@@ -83,6 +91,7 @@ def test_init_guesses_the_state_of_packed_sequences(
         (2, "batch", 5),
     ]
     assert [tensor.dtype for tensor in spec.inputs] == ["float32", "int64", "float32"]
+    shorten(tmp_path / "packed.yaml")
     assert run("check", tmp_path).exit_code == 0
 
 

@@ -2,8 +2,9 @@
 new for TensorRT.
 
 The reference evaluates every network. Compiling shows one more thing: that TensorRT builds each
-layer with its settings, dtypes and ranks. A network is not compiled if this process has compiled
-all of its features before. `TRT_BUILD_TEST_COMPILE` chooses what counts as a feature:
+layer with its settings, dtypes and ranks. A network is not compiled if this run of the tests has
+compiled all of its features before, in this process or in another one of pytest-xdist.
+`TRT_BUILD_TEST_COMPILE` chooses what counts as a feature:
 
     kinds     a layer type with its operation and other modes and its dtypes; with its ranks; with
               each numeric setting; with an empty or dynamic axis (the default)
@@ -15,16 +16,26 @@ all of its features before. `TRT_BUILD_TEST_COMPILE` chooses what counts as a fe
 
 from __future__ import annotations
 
+import atexit
+import hashlib
 import os
+import tempfile
 from collections.abc import Iterator
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 from builder.engine import flavor
 from builder.reference.node import read_layers
 
-COMPILED: set[Any] = set()
-"""The features of the networks that this process has compiled."""
+COMPILED: set[bytes] = set()
+"""Digests of the features of the networks that this run has compiled."""
+DIGEST_SIZE = 16
+RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+SHARED = Path(tempfile.gettempdir(), f"trt-build-compiled-{RUN}") if RUN else None
+"""The digests that the processes of pytest-xdist share."""
+if SHARED:
+    atexit.register(SHARED.unlink, missing_ok=True)
 
 NO_SETTINGS = {"name", "metadata", "num_inputs", "num_outputs"}
 VARIABLE = "TRT_BUILD_TEST_COMPILE"
@@ -35,12 +46,31 @@ def should_compile(network: Any) -> bool:
     choice = os.environ.get(VARIABLE, "kinds")
     if choice in ("all", "0") or flavor.name() == "tensorrt":
         return choice != "0"
-    return not _features(network) <= COMPILED
+    features = _digests(_features(network))
+    if not features <= COMPILED and SHARED and SHARED.exists():
+        data = SHARED.read_bytes()
+        COMPILED.update(
+            data[start : start + DIGEST_SIZE]
+            for start in range(0, len(data), DIGEST_SIZE)
+        )
+    return not features <= COMPILED
 
 
 def done(network: Any) -> None:
     """Remember that TensorRT has compiled `network`."""
-    COMPILED.update(_features(network))
+    added = _digests(_features(network)) - COMPILED
+    COMPILED.update(added)
+    if SHARED:
+        with SHARED.open("ab", buffering=0) as file:
+            file.write(b"".join(added))
+
+
+@lru_cache(maxsize=1)
+def _digests(features: frozenset[Any]) -> frozenset[bytes]:
+    return frozenset(
+        hashlib.blake2b(repr(feature).encode(), digest_size=DIGEST_SIZE).digest()
+        for feature in features
+    )
 
 
 def _features(network: Any) -> frozenset[Any]:

@@ -54,6 +54,7 @@ def test_networks_with_a_new_feature_are_compiled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(compiling, "COMPILED", set())
+    monkeypatch.setattr(compiling, "SHARED", None)
     monkeypatch.setenv(compiling.VARIABLE, choice)
     compiling.done(convert(lambda x: hardtanh(x, -1, 1), [X]).network)
     assert compiling.should_compile(convert(function, [x]).network) == compiles
@@ -64,6 +65,7 @@ def test_equal_loops_have_equal_features(
     choice: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiling, "COMPILED", set())
+    monkeypatch.setattr(compiling, "SHARED", None)
     monkeypatch.setenv(compiling.VARIABLE, choice)
     first, second = (
         convert(Doubled(), [X], dynamic={0: {0: "n"}}).network for _ in range(2)

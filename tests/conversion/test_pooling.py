@@ -16,6 +16,10 @@ from tests.conversion.harness import check
 NHW = {0: {0: "n", 2: "h", 3: "w"}}
 SPANS = {"h": (5, 5, 20), "w": (5, 5, 20)}
 SIZES = [(7, 8), (8, 8), (9, 7), (5, 6)]
+FAST_SIZES = [
+    *SIZES[:2],
+    *(pytest.param(size, marks=pytest.mark.slow) for size in SIZES[2:]),
+]
 AVERAGES: list[tuple[Any, ...]] = [
     (3, 2, 1, False, True),
     (3, 2, 1, True, True),
@@ -46,7 +50,7 @@ def others() -> list[tuple[torch.Tensor, ...]]:
     ]
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", FAST_SIZES)
 @pytest.mark.parametrize("settings", AVERAGES)
 def test_average_pooling_divisor_matches_torch(
     settings: tuple[Any, ...], size: tuple[int, int]
@@ -63,7 +67,7 @@ def test_average_pooling_divisor_matches_torch(
     )
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", FAST_SIZES)
 @pytest.mark.parametrize("indices", [False, True])
 @pytest.mark.parametrize("settings", MAXIMA)
 def test_max_pooling_values_and_indices(
@@ -131,7 +135,9 @@ def test_one_axis(shape: tuple[int, ...]) -> None:
     check(lambda x: F.max_pool1d(x, 3, 2, 1, return_indices=True), x)
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 8, 7, 6), (3, 8, 7, 5)])
+@pytest.mark.parametrize(
+    "shape", [(2, 3, 8, 7, 6), pytest.param((3, 8, 7, 5), marks=pytest.mark.slow)]
+)
 def test_three_axes(shape: tuple[int, ...]) -> None:
     x = torch.randn(shape)
     for pool in (F.adaptive_avg_pool3d, F.adaptive_max_pool3d):

@@ -21,7 +21,12 @@ SETTINGS: list[dict[str, Any]] = [
     {"num_layers": 2, "bidirectional": True, "batch_first": True},
     {"bias": False, "bidirectional": True, "dropout": 0.5, "num_layers": 2},
 ]
-DYNAMIC = [None, {0: "n"}, {1: "t"}, {0: "n", 1: "t"}]
+DYNAMIC = [
+    None,
+    pytest.param({0: "n"}, marks=pytest.mark.slow),
+    {1: "t"},
+    {0: "n", 1: "t"},
+]
 
 
 class Alone(nn.Module):

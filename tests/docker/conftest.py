@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -22,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 READY_SECONDS = 180
 
 
+@functools.cache
 def composes() -> list[list[str]]:
     """The Compose commands of this machine: version 1, version 2, or both."""
     candidates = (["docker-compose"], ["docker", "compose"])

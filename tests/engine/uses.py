@@ -11,6 +11,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def uses(root: Path, interface: Any) -> Iterator[Use]:
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
             file = str(path.relative_to(root))
-            tree = ast.parse(path.read_text())
+            tree = parsed(path)
             for scope in _scopes(tree):
                 yield from _Scope(
                     file, interface, {**KNOWN, **HERE.get(file, {})}
@@ -99,13 +100,18 @@ def _spelled(tree: ast.Module) -> Iterator[tuple[str, int]]:
             yield node.value, node.lineno
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def attributes(root: Path) -> Iterator[str]:
     """Every attribute name that these packages read."""
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
             yield from (
                 node.attr
-                for node in ast.walk(ast.parse(path.read_text()))
+                for node in ast.walk(parsed(path))
                 if isinstance(node, ast.Attribute)
             )
 

@@ -10,8 +10,22 @@ import torch
 from tests.lowering.nn_modules import LEFT_OUT, MODULES, results
 from tests.lowering.pages import DOCS, PAGES
 
+PARTS_OF_TRANSFORMER = {
+    "TransformerEncoder",
+    "TransformerDecoder",
+    "TransformerDecoderLayer",
+}
 
-@pytest.mark.parametrize("name", sorted(MODULES))
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow)
+        if name in PARTS_OF_TRANSFORMER
+        else name
+        for name in sorted(MODULES)
+    ],
+)
 def test_lowered_module_matches_original(name: str) -> None:
     found = results(name)
     assert set(found.values()) <= {"equal", "torch cannot"}, found

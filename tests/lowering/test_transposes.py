@@ -296,7 +296,7 @@ def test_layers_of_consecutive_attentions_read_no_transposed_value(
     assert not ir.nodes_of(lowered_graph.graph, "prim::If", "prim::dtype")
 
 
-@pytest.mark.parametrize("script", [True, False])
+@pytest.mark.parametrize("script", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_layers_of_transformer_read_no_transposed_value(script: bool) -> None:
     torch.manual_seed(0)
     model = nn.Transformer(WIDTH, HEADS, 2, 2, 16, batch_first=True)

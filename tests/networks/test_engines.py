@@ -132,7 +132,11 @@ def test_small_networks_run_first_and_passed_rows_are_kept() -> None:
 )
 @pytest.mark.parametrize(
     ("noise", "verdict"),
-    [(0.0, "fp16 itself"), (3.0, "another answer"), (math.nan, "another answer")],
+    [
+        (0.0, "fp16 itself"),
+        (math.nan, "another answer"),
+        pytest.param(3.0, "another answer", marks=pytest.mark.slow),
+    ],
 )
 def test_rounding_effects_differ_from_wrong_outputs(
     noise: float, verdict: str, monkeypatch: pytest.MonkeyPatch

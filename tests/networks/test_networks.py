@@ -19,10 +19,23 @@ from tests.networks.small import NETWORKS
 LIMIT = 2e-5
 
 
+SLOW = set(
+    "ResNet,U-Net,Feature pyramid,DeepLab,Super-resolution,Autoencoder of volumes,WaveNet,"
+    "DistilBERT,Translator,Whisper encoder,T5 encoder,Packed LSTM tagger".split(",")
+)
+"""Networks whose layers and patterns the others and the tests of the operators also have."""
+
+
 @pytest.mark.parametrize(
     "mode", ["scripted", pytest.param("traced", marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name
+        for name in NETWORKS
+    ],
+)
 def test_network_has_the_outputs_of_torch(name: str, mode: str) -> None:
     measured = measure(NETWORKS[name], mode, compile=mode == "scripted")
     assert max(measured.errors) <= LIMIT

@@ -499,7 +499,9 @@ def test_cuda_shared_memory_without_gpu_is_an_environment_problem(
         verify(endpoint.repository, endpoint.http_url, None, shared_memory=["cuda"])
 
 
-@pytest.mark.parametrize("protocol", ["url", "grpc-url"])
+@pytest.mark.parametrize(
+    "protocol", ["grpc-url", pytest.param("url", marks=pytest.mark.slow)]
+)
 def test_ctrl_c_removes_the_shared_memory_regions(
     endpoint: Endpoint, protocol: str
 ) -> None:

@@ -87,7 +87,7 @@ def fewest(kinds: list[str], parents: list[list[int]]) -> int:
     return min(len(set(p)) for p in sound)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(graphs())
 def test_segments_have_one_kind_and_are_acyclic(graph: Graph) -> None:
     kinds, parents = graph
@@ -129,7 +129,7 @@ def test_merging_leaves_no_light_tensorrt_segment(graph: Graph, least: int) -> N
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(graphs(), st.data())
 def test_free_nodes_do_not_change_the_segments(
     graph: Graph, data: st.DataObject

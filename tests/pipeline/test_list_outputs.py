@@ -30,6 +30,7 @@ from tests.pipeline.list_outputs import (
     LISTS,
     Detections,
     ForLoop,
+    Numbered,
     WhileLoop,
 )
 from tests.pipeline.test_known_cases import checked
@@ -55,7 +56,14 @@ def test_published_model_has_one_output_per_list_element(
     check_published(*prepared(module, tmp_path), lambda name: name.startswith(beyond))
 
 
-@pytest.mark.parametrize("module", LISTS)
+LARGE = (Detections, Numbered)
+FAST_LISTS = [
+    pytest.param(module, marks=pytest.mark.slow) if module in LARGE else module
+    for module in LISTS
+]
+
+
+@pytest.mark.parametrize("module", FAST_LISTS)
 def test_every_element_up_to_the_maximum_length_is_an_output(
     tmp_path: Path, module: type[nn.Module]
 ) -> None:
@@ -119,7 +127,7 @@ def test_unknown_list_name_is_an_error(tmp_path: Path) -> None:
         ladder.lower(stages.load(spec))
 
 
-@pytest.mark.parametrize("module", LISTS)
+@pytest.mark.parametrize("module", FAST_LISTS)
 def test_compile_returns_a_list_of_the_same_length(
     tmp_path: Path, module: type[nn.Module]
 ) -> None:

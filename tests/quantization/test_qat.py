@@ -43,7 +43,9 @@ def spec_of(name: str) -> builder.TensorSpec:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-@pytest.mark.parametrize("how", ["trace", "script"])
+@pytest.mark.parametrize(
+    "how", ["trace", pytest.param("script", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("name", list(MODELS))
 def test_symmetric_quantization_becomes_quantize_layers(
     name: str, how: str, precision: str

@@ -122,7 +122,10 @@ def test_old_tensorrt_gets_no_transposed_convolution_in_int8(
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("name", ["residual_cnn", "transformer_encoder"])
+@pytest.mark.parametrize(
+    "name",
+    ["transformer_encoder", pytest.param("residual_cnn", marks=pytest.mark.slow)],
+)
 def test_examples_stay_within_their_tolerance(name: str, precision: str) -> None:
     """For inputs that calibration has not seen: the lowered graph in torch, and the network."""
     supported(precision)

@@ -21,7 +21,8 @@ def built(
     """The models that the test module's function `write` writes to a folder."""
     folder = tmp_path_factory.mktemp("built")
     repository = folder / "repository"
-    results = build_repository(request.module.write(folder / "models"), repository)
+    models = request.module.write(folder / "models")
+    results = build_repository(models, repository, isolate=False)
     return repository, {result.name: result for result in results}
 
 

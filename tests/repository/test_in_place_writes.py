@@ -51,7 +51,7 @@ def models(tmp_path: Path) -> Path:
 
 
 def test_in_place_model_is_one_torch_segment(models: Path, tmp_path: Path) -> None:
-    (result,) = build_repository(models, tmp_path / "out")
+    (result,) = build_repository(models, tmp_path / "out", isolate=False)
     assert result.ok and result.segments == ("torch",), result.error
     (warning,) = result.warnings
     assert warning.startswith("served by PyTorch only: aten::add_ writes in place")
@@ -61,7 +61,7 @@ def test_in_place_model_is_one_torch_segment(models: Path, tmp_path: Path) -> No
 def test_require_full_rejects_the_in_place_model(models: Path, tmp_path: Path) -> None:
     path = models / "windows.yaml"
     path.write_text(path.read_text() + "fallback: {require_full: true}\n")
-    (result,) = build_repository(models, tmp_path / "out")
+    (result,) = build_repository(models, tmp_path / "out", isolate=False)
     assert not result.ok and "writes in place" in str(result.error)
 
 

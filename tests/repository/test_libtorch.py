@@ -232,7 +232,9 @@ INTEGERS = ["gated", "decoder"]
 """Ensembles whose torch steps read or create int64, which TensorRT 8.6 lacks."""
 
 
-@pytest.mark.parametrize("steps", ["python", "pytorch"])
+@pytest.mark.parametrize(
+    "steps", ["pytorch", pytest.param("python", marks=pytest.mark.slow)]
+)
 def test_torch_steps_use_the_integer_types_of_adjacent_engines(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: str
 ) -> None:

@@ -343,6 +343,7 @@ def test_build_record_is_published_with_the_model(
     assert json.loads((tmp_path / "out/small/trt-build.json").read_text()) == seen[0]
 
 
+@pytest.mark.slow
 def test_fifty_unchanged_models_take_under_two_seconds(
     tmp_path: Path, models: Path
 ) -> None:

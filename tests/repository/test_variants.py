@@ -100,7 +100,13 @@ def variant(
     return result
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "layout",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name == "fused" else name
+        for name in LAYOUTS
+    ],
+)
 def test_kept_variant_equals_a_full_build(
     layout: str, tmp_path: Path, built: list[str]
 ) -> None:

@@ -25,10 +25,10 @@ from builder.errors import EnvironmentProblem, ServerError, UsageError
 from builder.parity import verify
 from builder.serving import FREE_PORTS, Server, serve
 from builder.serving.installation import find
-from builder.serving.server import WATCH_SECONDS, _plain_path
+from builder.serving.server import _plain_path
 from builder.triton import publish
 from tests.parity.asserting import assert_passed
-from tests.triton.artifacts import reseal, scorer
+from tests.triton.artifacts import scorer
 
 pytestmark = pytest.mark.live
 
@@ -104,13 +104,13 @@ SPECIAL_NAME = "two words, modèles 模型; a;b $(c) 'd'"
 
 
 def test_repository_name_may_have_special_characters(
-    valid_repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    zeros_repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Triton's Python backend writes paths, also of temporary files, into a shell command and reads
     them as ASCII.
     """
-    shutil.copytree(valid_repository, tmp_path / SPECIAL_NAME / "repository")
-    (tmp_path / SPECIAL_NAME / "temporary").mkdir()
+    (tmp_path / SPECIAL_NAME / "temporary").mkdir(parents=True)
+    zeros_repository.rename(tmp_path / SPECIAL_NAME / "repository")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / SPECIAL_NAME / "temporary"))
     with serve(tmp_path / SPECIAL_NAME / "repository", **FREE_PORTS) as server:
         assert server.ready()
@@ -154,16 +154,16 @@ def test_port_in_use_is_reported_before_the_start(valid_repository: Path) -> Non
 
 
 def test_every_failed_model_is_reported_with_the_reason(
-    valid_repository: Path, tmp_path: Path
+    zeros_repository: Path,
 ) -> None:
-    repository = tmp_path / "repository"
-    shutil.copytree(valid_repository, repository)
     for name in ("syntax", "config"):
-        publish(scorer(name=name), repository)
-    (repository / "syntax" / "1" / "model.py").write_text("import no_such_module\n")
-    config = repository / "config" / "config.pbtxt"
+        publish(scorer(name=name), zeros_repository)
+    (zeros_repository / "syntax" / "1" / "model.py").write_text(
+        "import no_such_module\n"
+    )
+    config = zeros_repository / "config" / "config.pbtxt"
     config.write_text(config.read_text().replace("TYPE_FP32", "FP32", 1))
-    with pytest.raises(ServerError) as caught, serve(repository, **FREE_PORTS):
+    with pytest.raises(ServerError) as caught, serve(zeros_repository, **FREE_PORTS):
         pass
     text = str(caught.value)
     assert "'syntax'" in text and "no_such_module" in text
@@ -233,18 +233,19 @@ def test_server_without_a_loaded_model_fails(tmp_path: Path) -> None:
 
 
 def test_failed_model_is_not_reported_as_a_dead_process(
-    valid_repository: Path, tmp_path: Path
+    zeros_repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    repository = tmp_path / "repository"
-    shutil.copytree(valid_repository, repository)
-    publish(scorer(name="first"), repository)
-    (repository / "first" / "1" / "model.py").write_text(FAILING_EXECUTE)
-    with serve(repository, exit_on_error=False, **FREE_PORTS) as server:
+    monkeypatch.setattr("builder.serving.server.WATCH_SECONDS", 0.2)
+    publish(scorer(name="first"), zeros_repository)
+    (zeros_repository / "first" / "1" / "model.py").write_text(FAILING_EXECUTE)
+    with serve(zeros_repository, exit_on_error=False, **FREE_PORTS) as server:
         server.stubs.ended.add("first")
-        threading.Timer(
-            1.5 * WATCH_SECONDS, os.kill, (os.getpid(), signal.SIGTERM)
-        ).start()
-        server.block()
+        stop = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
+        stop.start()
+        try:
+            server.block()
+        finally:
+            stop.cancel()
         assert server.process.poll() is None
 
 
@@ -336,12 +337,12 @@ def test_missing_or_empty_repository_is_a_usage_error(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.usefixtures("normal_stop")
 def test_interrupt_does_not_wait_for_finalize_of_models(
-    valid_repository: Path, tmp_path: Path
+    zeros_repository: Path, tmp_path: Path
 ) -> None:
     """By default Triton waits for open connections and for finalize of every model."""
-    repository, finished = tmp_path / "repository", tmp_path / "finished"
-    shutil.copytree(valid_repository, repository)
+    finished = tmp_path / "finished"
     slow = f"""
 import pathlib, time
 def finalize(self):
@@ -349,20 +350,22 @@ def finalize(self):
     pathlib.Path({str(finished)!r}).touch()
 TritonPythonModel.finalize = finalize
 """
-    with (repository / "scorer" / "1" / "model.py").open("a") as source:
+    with (zeros_repository / "scorer" / "1" / "model.py").open("a") as source:
         source.write(slow)
-    reseal(repository / "scorer")
     before = children()
-    with pytest.raises(KeyboardInterrupt), serve(repository, **FREE_PORTS) as server:
+    with (
+        pytest.raises(KeyboardInterrupt),
+        serve(zeros_repository, **FREE_PORTS) as server,
+    ):
         raise KeyboardInterrupt
     assert server.process.returncode is not None and not finished.exists()
     assert remaining_files() == set() and children() == before
 
 
 def test_request_that_crashes_the_server_is_reported_with_a_fix(
-    valid_repository: Path,
+    zeros_repository: Path,
 ) -> None:
-    with serve(valid_repository, **FREE_PORTS) as server:
+    with serve(zeros_repository, **FREE_PORTS) as server:
         url = f"http://{server.http_url}/v2/models/scorer/infer"
         nested = urllib.request.Request(url, data=b"[" * 200_000)
         with contextlib.suppress(OSError, http.client.HTTPException):
@@ -374,8 +377,8 @@ def test_request_that_crashes_the_server_is_reported_with_a_fix(
     assert remaining_files() == set()
 
 
-def test_block_reports_that_the_server_ended(valid_repository: Path) -> None:
-    with serve(valid_repository, **FREE_PORTS) as server:
+def test_block_reports_that_the_server_ended(zeros_repository: Path) -> None:
+    with serve(zeros_repository, **FREE_PORTS) as server:
         threading.Timer(0.3, server.process.kill).start()
         with pytest.raises(ServerError, match="stopped"):
             server.block()

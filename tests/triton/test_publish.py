@@ -186,7 +186,7 @@ def test_replacement_is_atomic_for_readers(repository: Path) -> None:
 
     reader = threading.Thread(target=read)
     reader.start()
-    for number in range(20):
+    for number in range(8):
         publish(scorer(plan=f"{number}".encode()), repository)
     done.set()
     reader.join()
