@@ -106,8 +106,8 @@ def _built(
 
     def connected(url: str) -> None:
         dashboards.append(url)
-        if url and not terminal.quiet:
-            terminal.note(f"Ray's dashboard: {url}")
+        if url:
+            terminal.hint(f"Ray's dashboard: {url}")
 
     with task_progress(terminal) as progress:
         outcomes = farm.build_on_farm(
