@@ -113,10 +113,10 @@ class Terminal:
     """The output of a command.
 
     `as_json`: standard output has one JSON document and nothing else. `debug`: show the tracebacks
-    of errors. `quiet`: no progress and hints. `verbose`: all rows of a result instead of a summary. `out` is
-    the stream of the JSON document if it is not sys.stdout. `names` maps texts to their displayed
-    form. `before_result` is called once before the result is shown. Control characters in names and
-    messages are shown as escapes.
+    of errors. `quiet`: no progress and hints. `verbose`: all rows of a result instead of a summary.
+    `out` is the stream of the JSON document if it is not sys.stdout. `names` maps texts to their
+    displayed form. `before_result` is called once before the result is shown. Control characters in
+    names and messages are shown as escapes.
     """
 
     def __init__(
