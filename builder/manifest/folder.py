@@ -94,9 +94,8 @@ def _own_mistakes(files: ModelFiles) -> Iterator[Mistake]:
     if files.model is None:
         fix = _near_model(files.manifest)
         yield Mistake(str(files.file), 1, "this manifest has no model file", fix)
-    elif _is_broken_link(files.model):
-        text = f"{files.model.name} is a broken link to {files.model.readlink()}"
-        yield Mistake(str(files.model), 1, text, "correct or remove the link")
+    elif files.manifest and (broken := broken_link(files.model)):
+        yield broken
     if files.second is not None:
         subject = "this model file" if files.model else f"the model {files.name!r}"
         yield Mistake(
@@ -132,6 +131,14 @@ def _near_model(manifest: Path | None) -> str | None:
         did_you_mean(expected, beside, otherwise_list=False)
         or f"expected {manifest.with_name(expected)}"
     )
+
+
+def broken_link(path: Path) -> Mistake | None:
+    """The mistake of a model file that is a link to a missing file."""
+    if not _is_broken_link(path):
+        return None
+    text = f"{path.name} is a broken link to {path.readlink()}"
+    return Mistake(str(path), 1, text, "correct or remove the link")
 
 
 def _is_broken_link(path: Path) -> bool:
