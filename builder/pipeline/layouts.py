@@ -37,10 +37,10 @@ def artifact(
     if layout == "ensemble" and not reason:
         steps = torch_served(model, serve_as, torch_steps)
         return ensemble(model, serve_as, torch_steps), "; ".join(
-            ["as demanded", *steps]
+            ["as requested", *steps]
         )
     reason = reason or (
-        "as demanded" if layout == "fused" else why_fused(model, serve_as, torch_steps)
+        "as requested" if layout == "fused" else why_fused(model, serve_as, torch_steps)
     )
     if reason:
         return fused(model, serve_as), reason

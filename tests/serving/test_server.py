@@ -334,6 +334,8 @@ def test_missing_or_empty_repository_is_a_usage_error(tmp_path: Path) -> None:
         serve(tmp_path, **FREE_PORTS),
     ):
         pass
+    with serve(tmp_path, **FREE_PORTS, explicit=True, models=["*"]) as server:
+        assert not server.served()  # `push` loads the first model later
 
 
 def test_interrupt_does_not_wait_for_finalize_of_models(
