@@ -25,7 +25,7 @@ from builder.cli.terminal import (
     command_line,
     is_terminal,
 )
-from builder.printable import printable
+from builder.printable import counted, printable
 
 if TYPE_CHECKING:
     from builder.farm import Farm, Outcome
@@ -191,7 +191,7 @@ def show(terminal: Terminal, outcomes: Sequence[Outcome], out: Path) -> None:
     if failed and not counts:
         terminal.line(f"nothing is published: {failed} of {len(outcomes)} failed")
     for target, count in sorted(counts.items()):
-        terminal.line(f"{count} models in {out / target}")
+        terminal.line(f"{counted(count, 'model')} in {out / target}")
     if len(counts) > 1 and not terminal.quiet:
         folders = [out / target for target in sorted(counts)]
         merge = command_line("trt-build", "merge", *folders, "--out", "MERGED")

@@ -271,8 +271,9 @@ class Terminal:
         from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
         from rich.text import Text
 
+        spinner = "dots" if "utf" in (sys.stderr.encoding or "").lower() else "line"
         columns = (
-            SpinnerColumn(),
+            SpinnerColumn(spinner),
             TextColumn("{task.description}", markup=False),
             TimeElapsedColumn(),
         )

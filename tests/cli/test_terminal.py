@@ -98,6 +98,11 @@ def test_dumb_terminal_gets_plain_lines() -> None:
     assert "\x1b" not in terminal_output(TERM="dumb")
 
 
+def test_spinner_has_characters_of_the_encoding() -> None:
+    assert "\\u28" not in terminal_output(PYTHONIOENCODING="ascii")
+    assert "\u280b" in terminal_output(PYTHONIOENCODING="utf-8")
+
+
 def test_json_replaces_the_table_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     Terminal(as_json=True).result({"a": 1}, lambda: print("table"))
     Terminal(as_json=False).result({"a": 1}, lambda: print("table"))
