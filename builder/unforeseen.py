@@ -16,7 +16,7 @@ MACHINES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free disk space"),
     **dict.fromkeys(
         (errno.EROFS, errno.EACCES, errno.EPERM),
-        "give this user write access to it, or use another {name}",
+        "give this user access to it, or use another {name}",
     ),
     **dict.fromkeys(
         (errno.EMFILE, errno.ENFILE), "raise the limit of open files (ulimit -n)"

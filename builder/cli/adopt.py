@@ -47,4 +47,4 @@ def adopt_command(
     terminal.result(data, lambda: terminal.line(text))
     if names:
         rebuild = command_line("trt-build", "repo", models, "--out", repository)
-        terminal.note(f"next: {rebuild}")
+        terminal.hint(f"next: {rebuild}")

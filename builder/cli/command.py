@@ -39,7 +39,7 @@ class Stopped(KeyboardInterrupt):
 
 FLAGS = (
     (("--json", "as_json"), "Print one JSON document on stdout."),
-    (("--quiet", "-q"), "Show no progress."),
+    (("--quiet", "-q"), "Show no progress and no hints."),
     (("--verbose", "-v"), "Show all rows instead of a summary."),
     (("--debug",), "Show the traceback of an error."),
 )

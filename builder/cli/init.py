@@ -308,5 +308,5 @@ def _show_folder(
         terminal.line(f"every model in {folder} has a manifest; --force replaces them")
         return
     terminal.line(f"{len(written)} of {total} missing manifests written")
-    if written:
+    if written and not terminal.quiet:
         terminal.line(f"next: {command_line('trt-build', 'check', folder)}")

@@ -192,7 +192,7 @@ def show(terminal: Terminal, ladders: Sequence[Ladder], models: Path) -> None:
     for ladder in broken:
         terminal.line(f"{ladder.name} breaks at: {ladder.breaks_at}", color="red")
         bisect = command_line("trt-build", "bisect", models, "--only", ladder.name)
-        terminal.note(f"next: {bisect}")
+        terminal.hint(f"next: {bisect}")
     if not broken:
         terminal.line(
             f"{len(ladders)} passed at every step that was run", color="green"

@@ -240,7 +240,7 @@ def _used_flavor(terminal: Terminal, requested: str) -> dict[str, str | None]:
     version = flavor.installed_version(name)
     reason = flavor.because(requested)
     if requested == "auto":
-        terminal.note(f"{name} {version}: {reason}")
+        terminal.hint(f"{name} {version}: {reason}")
     return {"name": name, "version": version, "because": reason}
 
 
@@ -332,7 +332,7 @@ def show(terminal: Terminal, results: list[ModelResult], out: Path) -> None:
             terminal.failure(f"{result.name}: {result.error}", None)
         published = result.ok and result.state not in NOT_PUBLISHED
         if published and result.because not in ("", UNPUBLISHED):
-            terminal.note(f"{result.name}: rebuilt because: {result.because}")
+            terminal.hint(f"{result.name}: rebuilt because: {result.because}")
     built = [result for result in results if result.ok]
     unexecuted = [result.name for result in built if result.plan_executed is False]
     if unexecuted:

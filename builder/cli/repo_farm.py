@@ -25,7 +25,7 @@ from builder.cli.terminal import (
     command_line,
     is_terminal,
 )
-from builder.printable import printable
+from builder.printable import counted, printable
 
 if TYPE_CHECKING:
     from builder.farm import Farm, Outcome
@@ -106,8 +106,8 @@ def _built(
 
     def connected(url: str) -> None:
         dashboards.append(url)
-        if url and not terminal.quiet:
-            terminal.note(f"Ray's dashboard: {url}")
+        if url:
+            terminal.hint(f"Ray's dashboard: {url}")
 
     with task_progress(terminal) as progress:
         outcomes = farm.build_on_farm(
@@ -193,7 +193,7 @@ def show(terminal: Terminal, outcomes: Sequence[Outcome], out: Path) -> None:
     if failed and not counts:
         terminal.line(f"nothing is published: {failed} of {len(outcomes)} failed")
     for target, count in sorted(counts.items()):
-        terminal.line(f"{count} models in {out / target}")
+        terminal.line(f"{counted(count, 'model')} in {out / target}")
     if len(counts) > 1 and not terminal.quiet:
         folders = [out / target for target in sorted(counts)]
         merge = command_line("trt-build", "merge", *folders, "--out", "MERGED")

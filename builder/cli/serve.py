@@ -298,7 +298,10 @@ def ports(
 def _show(terminal: Terminal, urls: dict[str, str], names: list[str]) -> None:
     """Print each model with its inference URL, then the addresses."""
     rows = [(name, f"http://{urls['http']}/v2/models/{name}/infer") for name in names]
-    terminal.table(("model", "HTTP"), rows)
+    if names:
+        terminal.table(("model", "HTTP"), rows)
+    else:
+        terminal.line("no model is loaded yet")
     terminal.line(
         f"ready: HTTP {urls['http']}, gRPC {urls['grpc']}, metrics {urls['metrics']} (Ctrl-C"
         " stops it)"

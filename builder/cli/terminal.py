@@ -113,10 +113,10 @@ class Terminal:
     """The output of a command.
 
     `as_json`: standard output has one JSON document and nothing else. `debug`: show the tracebacks
-    of errors. `quiet`: no progress. `verbose`: all rows of a result instead of a summary. `out` is
-    the stream of the JSON document if it is not sys.stdout. `names` maps texts to their displayed
-    form. `before_result` is called once before the result is shown. Control characters in names and
-    messages are shown as escapes.
+    of errors. `quiet`: no progress and hints. `verbose`: all rows of a result instead of a summary.
+    `out` is the stream of the JSON document if it is not sys.stdout. `names` maps texts to their
+    displayed form. `before_result` is called once before the result is shown. Control characters in
+    names and messages are shown as escapes.
     """
 
     def __init__(
@@ -169,6 +169,11 @@ class Terminal:
     def note(self, text: str) -> None:
         """Print a note to standard error."""
         click.echo(printable(self._with_urls(text)), err=True)
+
+    def hint(self, text: str) -> None:
+        """Print information that is no warning to standard error, without `quiet` only."""
+        if not self.quiet:
+            self.note(text)
 
     def note_if_any(self, text: str | None) -> None:
         """Print a note to standard error, if there is one."""
@@ -266,8 +271,9 @@ class Terminal:
         from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
         from rich.text import Text
 
+        spinner = "dots" if "utf" in (sys.stderr.encoding or "").lower() else "line"
         columns = (
-            SpinnerColumn(),
+            SpinnerColumn(spinner),
             TextColumn("{task.description}", markup=False),
             TimeElapsedColumn(),
         )

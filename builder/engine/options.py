@@ -147,8 +147,7 @@ def check_host(options: BuildOptions, flavor: str, has_gpu: bool) -> None:
     for name in NEEDS_GPU.get(flavor, ()):
         if name in options.set():
             raise UsageError(
-                f"{flavor} builds with {name.replace('_', ' ')} only with a GPU, and none"
-                " does here",
+                f"{flavor} needs a GPU for {name.replace('_', ' ')}, and this machine has none",
                 fix="build on a host that has a GPU, or without this option",
             )
 

@@ -94,6 +94,8 @@ def _own_mistakes(files: ModelFiles) -> Iterator[Mistake]:
     if files.model is None:
         fix = _near_model(files.manifest)
         yield Mistake(str(files.file), 1, "this manifest has no model file", fix)
+    elif files.manifest and (broken := broken_link(files.model)):
+        yield broken
     if files.second is not None:
         subject = "this model file" if files.model else f"the model {files.name!r}"
         yield Mistake(
@@ -131,10 +133,20 @@ def _near_model(manifest: Path | None) -> str | None:
     )
 
 
+def broken_link(path: Path) -> Mistake | None:
+    """The mistake of a model file that is a link to a missing file."""
+    if not _is_broken_link(path):
+        return None
+    text = f"{path.name} is a broken link to {path.readlink()}"
+    return Mistake(str(path), 1, text, "correct or remove the link")
+
+
+def _is_broken_link(path: Path) -> bool:
+    return path.is_symlink() and not path.exists()
+
+
 def _not_a_file(path: Path) -> str | None:
     """Why the path cannot be read as a file. None if it is a file or does not exist."""
-    if path.is_symlink() and not path.exists():
-        return f"{path} is a broken link to {path.readlink()}"
     if path.is_dir():
         return f"{path} is a folder"
     if path.exists() and not path.is_file():
@@ -167,7 +179,7 @@ def _pairs(folder: Path) -> Iterator[ModelFiles]:
     files = [
         path
         for path in sorted(folder.iterdir())
-        if path.is_file() and not path.name.startswith(".")
+        if not path.name.startswith(".") and (path.is_file() or _is_broken_link(path))
     ]
     manifests: dict[str, list[Path]] = {}
     for path in files:

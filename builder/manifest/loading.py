@@ -178,6 +178,9 @@ def _spec(
 def _no_manifest(
     files: folder.ModelFiles, inputs: Sequence[TensorSpec] | None
 ) -> Mistake:
+    assert files.model is not None
+    if broken := folder.broken_link(files.model):
+        return broken
     fix = f"run trt-build init {files.model}"
     if inputs is not None:
         fix += (

@@ -425,11 +425,11 @@ def _torch_warnings(
 def _followers(parts: Partition, followers: int) -> Iterator[str]:
     """Warnings with the number of operators that stay in torch because of others, and the fix."""
     if followers:
-        some = f"{followers} more operators stay"
+        some, they = f"{followers} more operators stay", "they read"
         if followers == 1:
-            some = "1 more operator stays"
+            some, they = "1 more operator stays", "it reads"
         yield (
-            f"{some} in torch: they read results of operators in torch that are not tensors or "
+            f"{some} in torch: {they} results of operators in torch that are not tensors or "
             "have data-dependent shapes"
         )
     if followers and parts.open:

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from builder import precisions, unforeseen
+from builder.engine import flavor
 from builder.errors import (
     EngineError,
     EnvironmentProblem,
@@ -175,8 +176,10 @@ def _with_more_in_torch(
         )
         return replace(in_torch, branches=False, reasons=(*in_torch.reasons, reason))
     culprits = _culprits(failure, in_torch) or set(nodes)
-    named = _described([nodes[index] for index in sorted(culprits)])
-    reason = f"in torch: {named}: {_error_text(error)}"
+    refused = [nodes[index] for index in sorted(culprits)]
+    named = _described(refused).removesuffix(":")
+    cause = _nested_branch(refused, error) or _error_text(error)
+    reason = f"in torch: {named}: {cause}"
     if all(nodes[index].kind() == "prim::If" for index in culprits):
         reason += (
             "; torch.where on both results instead of the branch lets TensorRT run it"
@@ -186,6 +189,23 @@ def _with_more_in_torch(
         nodes=in_torch.nodes | frozenset(culprits),
         reasons=(*in_torch.reasons, reason),
     )
+
+
+def _nested_branch(nodes: list[Node], error: TrtBuildError) -> str | None:
+    """The reason in plain words if TensorRT for RTX did not build a branch within these branches
+    and loops. Its own message names no node.
+    """
+    from builder.lowering import ir, source_location
+
+    if flavor.chosen() != "tensorrt-rtx" or "Myelin" not in error.message:
+        return None
+    blocks = [block for node in nodes for block in ir.blocks_of(node)]
+    inner = [node for block in blocks for node in ir.walk(block)]
+    where = [source_location(node) for node in inner if node.kind() == "prim::If"]
+    if not where:
+        return None
+    branch = where[0].removesuffix(":")
+    return f"TensorRT for RTX could not build it with the branch inside it, at {branch}"
 
 
 def _culprits(failure: stages.NetworkFailure, in_torch: KeptInTorch) -> set[int]:

@@ -12,6 +12,7 @@ from builder import frontends, processes
 from builder.engine import CACHE_VARIABLE, cache_folder, flavor, gpu
 from builder.manifest import Limits
 from builder.pipeline import Ended, Order
+from builder.store import urls
 
 MODULES = (
     "builder.conversion",
@@ -117,9 +118,10 @@ def sandbox(order: Order, publishes: bool = True) -> processes.Sandbox:
     folders.append(cache_folder())
     if publishes and order.graphs:
         folders.append(order.graphs)
-    remote = order.store is not None and "://" in order.store
-    if order.store and not remote:
-        folders.append(Path(order.store))
+    store = urls.local_folder(order.store) if order.store else None
+    remote = order.store is not None and store is None
+    if store:
+        folders.append(store)
     if order.options.timing_cache:
         folders.append(order.options.timing_cache.parent)
     for folder in folders:

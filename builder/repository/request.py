@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from builder import store
-from builder.errors import UsageError
+from builder.errors import ModelFileError, UsageError
 from builder.pipeline import Order, options_of
 from builder.repository.result import SHOWN, ModelResult
 from builder.store import edits, published
@@ -19,7 +19,10 @@ def unless_unchanged(order: Order, hashes: store.Hashes) -> Order | ModelResult:
     """The order with its request and the reason for the build; or the result, if the published
     model is unchanged.
     """
-    new_request = request_of(order, hashes)
+    try:
+        new_request = request_of(order, hashes)
+    except OSError as error:
+        return ModelResult(order.spec.name, error=_unreadable(order, error))
     record = recorded(order, new_request)
     reason = _reason(order, new_request, hashes)
     if reason is None:
@@ -48,6 +51,16 @@ def unless_unchanged(order: Order, hashes: store.Hashes) -> Order | ModelResult:
         because=reason,
         last=parts,
     )
+
+
+def _unreadable(order: Order, error: OSError) -> ModelFileError:
+    """The error of a model whose file, goldens or libraries cannot be read."""
+    path = Path(error.filename or order.spec.path)
+    fix = None
+    if isinstance(error, PermissionError):
+        fix = "give this user read access to it"
+    message = f"{path.name} cannot be read: {error.strerror}"
+    return ModelFileError(message, where=str(path), fix=fix)
 
 
 def _refuse_source(order: Order) -> None:

@@ -381,7 +381,7 @@ def start(
     """Start the process and return at once. `changes_models`: clients or a poll may change which
     models are loaded. `control_token` is the token that the options require for it.
     """
-    _require_models(repository, models)
+    _require_models(repository, models, may_be_empty=changes_models)
     port = ports.resolve(address, port)
     scratch.remove_stale()
     folder, lock = scratch.make()
@@ -399,9 +399,11 @@ def start(
         raise
 
 
-def _require_models(repository: Path, models: Sequence[str] | None) -> None:
+def _require_models(
+    repository: Path, models: Sequence[str] | None, *, may_be_empty: bool
+) -> None:
     """Raise UsageError or ServerError if the server could not load these models; None: all."""
-    if models is None:
+    if models is None and not may_be_empty:
         published.model_names(repository)
     else:
         published.require_repository(repository)

@@ -5,6 +5,7 @@ from . import retired as retired
 from . import signing as signing
 from . import sources as sources
 from . import staging as staging
+from . import urls as urls
 from .canonical import digest as digest
 from .differences import because as because
 from .differences import display_text as display_text

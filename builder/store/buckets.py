@@ -246,6 +246,11 @@ class Mirror:
 
 
 def _file_system(url: str) -> tuple[Any, str]:
+    if url.startswith(("http://", "https://")):
+        raise UsageError(
+            f"{url}: trt-build reads and writes no folders over HTTP",
+            fix="use a local folder, or a bucket, such as s3://bucket/models",
+        )
     try:
         fs, root = urls.opened(url, url, "s3://bucket/a")
     except (UsageError, EnvironmentProblem):

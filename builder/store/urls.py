@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,6 +23,15 @@ CONNECTION = "AZURE_STORAGE_CONNECTION_STRING"
 def is_url(text: str) -> bool:
     """Whether this is a URL and not a local path."""
     return "://" in text
+
+
+def local_folder(text: str) -> Path | None:
+    """The folder of this machine that a path or a file:// URL names; None for other URLs."""
+    if not is_url(text):
+        return Path(text)
+    if urlsplit(text).scheme not in ("file", "local"):
+        return None
+    return Path(file_system(text)[1])
 
 
 def refuse_password(url: str) -> None:

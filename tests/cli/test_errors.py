@@ -113,7 +113,7 @@ def test_only_errors_of_a_server_connection_are_called_so(
         (
             errno.EROFS,
             "--out",
-            "give this user write access to it, or use another --out",
+            "give this user access to it, or use another --out",
         ),
         (errno.ENAMETOOLONG, "--out", "use a shorter --out"),
         (errno.ENAMETOOLONG, "repository", "use a shorter path"),

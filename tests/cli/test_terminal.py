@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from builder.cli.repo import _used_flavor
 from builder.cli.terminal import Terminal
 from builder.printable import counted
 from tests.cli.conftest import PROGRAM, environment, python
@@ -97,10 +98,21 @@ def test_dumb_terminal_gets_plain_lines() -> None:
     assert "\x1b" not in terminal_output(TERM="dumb")
 
 
+def test_spinner_has_characters_of_the_encoding() -> None:
+    assert "\\u28" not in terminal_output(PYTHONIOENCODING="ascii")
+    assert "\u280b" in terminal_output(PYTHONIOENCODING="utf-8")
+
+
 def test_json_replaces_the_table_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     Terminal(as_json=True).result({"a": 1}, lambda: print("table"))
     Terminal(as_json=False).result({"a": 1}, lambda: print("table"))
     assert capsys.readouterr().out == '{\n  "a": 1\n}\ntable\n'
+
+
+def test_quiet_leaves_out_hints(capsys: pytest.CaptureFixture[str]) -> None:
+    for quiet in (True, False):
+        assert _used_flavor(Terminal(quiet=quiet), "auto")["version"]
+        assert (capsys.readouterr().err == "") is quiet
 
 
 @pytest.fixture(params=["", "1"], ids=["buffered", "unbuffered"])

@@ -221,6 +221,14 @@ def test_model_that_is_not_a_file_is_named(
         load(tmp_path)
 
 
+def test_broken_link_without_manifest_is_named(tmp_path: Path) -> None:
+    model(tmp_path / "other.pt", MANIFEST + DIMS)
+    (tmp_path / "net.pt").symlink_to("gone")
+    without: dict[str, ManifestError] = {}
+    assert [spec.name for spec in load(tmp_path, without=without)] == ["other"]
+    assert "net.pt is a broken link to gone" in str(without["net"])
+
+
 def test_second_manifest_is_refused(tmp_path: Path) -> None:
     file = model(tmp_path / "net.pt", MANIFEST + DIMS)
     (tmp_path / "net.yml").write_text(MANIFEST + DIMS)

@@ -6,11 +6,13 @@ import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from builder import build_repository, processes
 from builder.engine import flavor
+from builder.pipeline import Order
 from builder.repository import jobs
 from tests.cli.conftest import Small, save
 
@@ -51,6 +53,18 @@ def test_tensorrt_is_loaded_before_the_fork_only_without_a_choice_and_a_gpu(
     monkeypatch.setattr(flavor, "installed", lambda: installed)
     monkeypatch.setattr(flavor, "has_gpu", lambda: has_gpu)
     assert ("builder.engine.preloaded" in jobs.modules([])) == loads
+
+
+@pytest.mark.parametrize(
+    ("url", "local"), [("{}", True), ("file://{}", True), ("s3://bucket{}", False)]
+)
+def test_worker_may_write_to_a_local_store(
+    tmp_path: Path, url: str, local: bool
+) -> None:
+    store = url.format(tmp_path / "a")
+    sandbox = jobs.sandbox(Order(Mock(), tmp_path, store=store))
+    assert (tmp_path / "a" in sandbox.writable) == local
+    assert sandbox.network == (not local)
 
 
 def test_build_in_a_worker_imports_nothing_more(tmp_path: Path) -> None:

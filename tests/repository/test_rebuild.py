@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
@@ -15,8 +16,10 @@ import pytest
 import torch
 
 from builder import build_repository, processes
+from builder.errors import ModelFileError
 from builder.repository import ModelResult, jobs
 from builder.repository.build import perform
+from builder.store import Hashes
 from tests.cli.conftest import (
     MANIFEST,
     PROGRAM,
@@ -66,6 +69,19 @@ def contents(folder: Path) -> dict[str, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
+
+
+def test_unreadable_model_file_fails_its_own_model(
+    models: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(hashes: Hashes, path: Path) -> str:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Hashes, "sha256", denied)
+    (result,) = build_repository(models, **settings)
+    assert isinstance(result.error, ModelFileError)
+    assert "cannot be read: Permission denied" in str(result.error)
+    assert result.error.fix == "give this user read access to it"
 
 
 def test_second_build_changes_nothing(models: Path, settings: dict[str, Any]) -> None:

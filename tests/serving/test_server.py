@@ -335,6 +335,8 @@ def test_missing_or_empty_repository_is_a_usage_error(tmp_path: Path) -> None:
         serve(tmp_path, **FREE_PORTS),
     ):
         pass
+    with serve(tmp_path, **FREE_PORTS, explicit=True, models=["*"]) as server:
+        assert not server.served()  # `push` loads the first model later
 
 
 @pytest.mark.usefixtures("normal_stop")

@@ -148,3 +148,8 @@ def test_url_without_folder_or_files_is_refused(url: str) -> None:
         buckets.opened("memory://"),
     ):
         pass
+    with (
+        pytest.raises(UsageError, match="no folders over HTTP"),
+        buckets.opened("https://host/models"),
+    ):
+        pass

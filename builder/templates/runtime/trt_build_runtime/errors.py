@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class InvalidRequest(Exception):
-    """An error of the client: a shape outside every profile."""
+    """An error of the client: a shape outside every profile, or a list that is too long."""
 
 
 class NoPlan(Exception):

@@ -11,6 +11,7 @@ import triton_python_backend_utils as pb_utils
 
 from .by_torch import TorchExecutor
 from .engine import Engine
+from .errors import InvalidRequest
 from .options import graphs, shares_engine, tf32
 from .output_transfer import outputs_for_triton
 
@@ -108,7 +109,7 @@ class SegmentsExecutor:
         first = self.count + len(self.flagged)
         for name, flag in zip(self.lists, results[first + len(self.unknown) :]):
             if bool(flag):
-                raise RuntimeError(
+                raise InvalidRequest(
                     f"the list {name!r} has more tensors for these inputs than the model was built"
                     f" for: increase max_lengths: {{{name}: N}} in the manifest, and build it again"
                 )
