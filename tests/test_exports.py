@@ -98,6 +98,7 @@ for stub in sorted(root.rglob("__init__.pyi")):
     assert "builder.engine.tensorrt8" in process.stdout.split()
 
 
+@pytest.mark.slow
 def test_any_conversion_file_registers_all_converters() -> None:
     """In a separate process: it imports one file, as a worker or a plugin may."""
     code = "from builder.conversion.registry import CONVERTERS, EVALUATORS\n"

@@ -39,6 +39,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_output_of_a_model_goes_to_stderr(models: Path) -> None:
     """Needs a process of its own: pytest replaces standard output."""
     command = [sys.executable, "-c", "from builder.cli import main; main()", "check"]

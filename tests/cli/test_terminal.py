@@ -151,6 +151,7 @@ def test_command_works_with_closed_streams(closed: str, unbuffered: str) -> None
     assert (process.returncode, process.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_closed_streams_are_no_pipes_of_other_processes(small: Path) -> None:
     process = _run(
         f"trt-build lower {small / 'small.pt'} --out {small / 'out'} <&- >&-"

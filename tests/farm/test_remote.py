@@ -57,6 +57,7 @@ def test_other_version_of_trt_build_is_refused(tmp_path: Path) -> None:
     assert "a version that differs" in ended["error"]["message"]
 
 
+@pytest.mark.slow
 def test_damaged_file_in_the_store_is_reported(tmp_path: Path) -> None:
     job = job_of(tmp_path)
     digest = json.loads(job)["files"][f"{tmp_path.name}/net.pt"]

@@ -106,8 +106,16 @@ class Resized(nn.Module):
             return self.groups(y.float())  # type: ignore[no-any-return]
 
 
+SLOW = {Projected, Bidirectional}
+"""Variants of the LSTM of Composite."""
+
+
 @pytest.mark.parametrize(
-    "module", [Nested, Composite, Projected, Bidirectional, InBranch, Resized]
+    "module",
+    [
+        pytest.param(module, marks=pytest.mark.slow) if module in SLOW else module
+        for module in (Nested, Composite, Projected, Bidirectional, InBranch, Resized)
+    ],
 )
 def test_program_with_autocast_has_the_numbers_of_torch(
     module: type[nn.Module],

@@ -41,6 +41,7 @@ for path in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_least_integer_by_minus_one_has_an_answer(tmp_path: Path) -> None:
     paths = []
     for function in DIVISIONS:

@@ -449,6 +449,7 @@ def test_invalid_arguments_raise_usage_error(
         quantize(lower(module), **arguments)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_saved_fp8_graph_runs_without_trt_build(tmp_path: Path) -> None:
     module, x, _ = products()
     quantized = quantize(lower(module), [x], "fp8")

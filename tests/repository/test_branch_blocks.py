@@ -57,6 +57,7 @@ def test_outputs_come_from_the_branch_chosen_by_data(tmp_path: Path) -> None:
     assert facts["segments"][3]["parts"][0]["kind"] == "branch"
 
 
+@pytest.mark.slow
 def test_blocks_too_small_for_an_engine_stay_in_torch(tmp_path: Path) -> None:
     networks.write(tmp_path, ["gated"])
     (result,) = build_repository(

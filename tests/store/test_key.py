@@ -35,6 +35,7 @@ def test_equal_conversions_have_equal_keys() -> None:
     assert len(digest(first)) == 64
 
 
+@pytest.mark.slow
 def test_key_is_the_same_in_every_process() -> None:
     """The key depends on no address, no order of a set, and no earlier work of the process."""
     program = (
