@@ -57,11 +57,7 @@ def promote_command(
     if write_env:
         options.write_env_file(terminal, target)
     options.note_incompatible(terminal, promotions)
-    data = {
-        "from": source,
-        "to": target,
-        "models": [asdict(promotion) for promotion in promotions],
-    }
+    data = {"from": source, "to": target, "models": list(map(asdict, promotions))}
     terminal.result(data, lambda: show(terminal, promotions))
 
 

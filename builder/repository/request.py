@@ -30,12 +30,8 @@ def unless_unchanged(order: Order, hashes: store.Hashes) -> Order | ModelResult:
         return _unchanged(order, record, notes, edited=bool(notes))
     if not order.rebuild and (rolled_back := replaced_by_rollback(order, new_request)):
         number, sidecar = rolled_back
-        noted = (
-            f"version {published.number_of(record)} is served: version {number}, which matches the "
-            f"model file and manifest, was rolled back. `trt-build rollback {order.out}"
-            f" {order.spec.name} --to {number}` serves it again",
-        )
-        return _unchanged(order, sidecar, noted)
+        note = _rollback_note(order, published.number_of(record), number)
+        return _unchanged(order, sidecar, (note,))
     order = _keeping_adopted(order, hashes)
     try:
         _refuse_source(order)
@@ -50,6 +46,14 @@ def unless_unchanged(order: Order, hashes: store.Hashes) -> Order | ModelResult:
         request=new_request,
         because=reason,
         last=parts,
+    )
+
+
+def _rollback_note(order: Order, served: int, number: int) -> str:
+    return (
+        f"version {served} is served: version {number}, which matches the model file and manifest,"
+        f" was rolled back. `trt-build rollback {order.out} {order.spec.name} --to {number}` serves"
+        " it again"
     )
 
 

@@ -198,6 +198,13 @@ def _merge(
     if ctx.dtype(yes) != ctx.dtype(no):
         yes, no = nested.widened(ctx, yes, no)
     nested.agree(ctx, yes, no, f"the blocks of the branch give {described}")
+    return _output(ctx, conditional, yes, no)
+
+
+def _output(
+    ctx: ConversionContext, conditional: Any, yes: ITensor, no: ITensor
+) -> ITensor:
+    """The output layer of two tensors of one dtype and rank."""
     output = conditional.add_output(_owned(ctx, yes), _owned(ctx, no)).get_output(0)
     ctx.remember_dtype(output, ctx.dtype(yes))
     for axis in range(ctx.rank(yes)):
