@@ -67,6 +67,7 @@ def test_package_without_a_stub_exports_its_all(root: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_trt_build_satisfies_the_contract() -> None:
     assert list(violations(Path(builder.__file__).parent)) == []
 

@@ -77,6 +77,7 @@ def test_only_public_names_are_listed_and_found(package: ModuleType) -> None:
     assert {"Plan", "build", "other"} <= set(dir(package))
 
 
+@pytest.mark.slow
 def test_every_public_name_exists() -> None:
     """In a separate process: all packages are imported."""
     code = """

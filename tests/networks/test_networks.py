@@ -21,7 +21,7 @@ LIMIT = 2e-5
 
 SLOW = set(
     "ResNet,U-Net,Feature pyramid,DeepLab,Super-resolution,Autoencoder of volumes,WaveNet,"
-    "DistilBERT,Translator,Whisper encoder,T5 encoder,Packed LSTM tagger".split(",")
+    "DistilBERT,ViT,Translator,Whisper encoder,T5 encoder,Packed LSTM tagger".split(",")
 )
 """Networks whose layers and patterns the others and the tests of the operators also have."""
 

@@ -323,6 +323,6 @@ def test_stage_timeout_ends_only_its_task() -> None:
 
 def test_each_report_begins_a_new_stage() -> None:
     several = replace(
-        task("stages", *[0.8] * 3), limits=processes.Limits(stage_seconds=2)
+        task("stages", *[0.4] * 3), limits=processes.Limits(stage_seconds=1)
     )
     assert processes.run([several]) == ["done"]

@@ -178,6 +178,7 @@ def test_requests_with_and_without_the_input_are_one_batch(built: Built) -> None
     assert "input 'x' is missing" in error.error
 
 
+@pytest.mark.slow
 def test_default_inputs_are_padded_like_sent_inputs(tmp_path: Path) -> None:
     models = tmp_path / "models"
     models.mkdir()

@@ -165,6 +165,7 @@ def test_changing_the_layout_removes_old_steps(
     assert models(tmp_path) == {"m"}
 
 
+@pytest.mark.slow
 def test_retraining_renames_only_the_changed_step(tmp_path: Path) -> None:
     """A server keeps memory for each name that it has loaded, so only changed steps get one."""
     network, options = Middle(), {"min_block_size": 1}

@@ -180,13 +180,10 @@ class TritonPythonModel:
 KILLED_PROCESS = "import os\nos.kill(os.getpid(), 11)\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mode",
-    [
-        {},
-        pytest.param({"explicit": True, "models": ["*"]}, marks=pytest.mark.slow),
-        pytest.param({"poll_seconds": 60}, marks=pytest.mark.slow),
-    ],
+    [{}, {"explicit": True, "models": ["*"]}, {"poll_seconds": 60}],
     ids=["default", "explicit", "poll"],
 )
 def test_failed_models_do_not_stop_the_others(

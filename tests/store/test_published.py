@@ -188,6 +188,7 @@ def test_malformed_sidecar_is_no_publication(
     assert stale(tmp_path, {}, hashes) == "not published before"
 
 
+@pytest.mark.slow
 def test_hash_is_cached_until_the_file_changes(tmp_path: Path) -> None:
     file, cache = tmp_path / "file", tmp_path / "cache" / "hashes.json"
     file.write_bytes(b"one")
