@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,16 +82,32 @@ def _entry(version: Version, current: Version, served: Sequence[int]) -> Entry:
     return Entry(
         version.number,
         CURRENT if version.number == current.number else state,
-        record.get(versions.PUBLISHED),
-        (record.get("source") or {}).get("sha256"),
-        record.get("precision"),
+        _typed(record.get(versions.PUBLISHED), str),
+        _typed((record.get("source") or {}).get("sha256"), str),
+        _typed(record.get("precision"), str),
         dict(record.get("versions") or {}),
-        result.get("parity"),
+        _parity(result),
         str(result.get("because") or ""),
         dict(record.get("files") or {}),
         next(version.damaged(), None),
         versions.identity(record),
     )
+
+
+def _parity(result: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The largest differences from the goldens. Raises TypeError for a difference that is no
+    number.
+    """
+    parity: dict[str, Any] | None = _typed(result.get("parity"), dict)
+    _typed((parity or {}).get("absolute"), int | float)
+    return parity
+
+
+def _typed(value: Any, kind: Any) -> Any:
+    """The value if it has this type or is None. Raises TypeError."""
+    if value is None or isinstance(value, kind):
+        return value
+    raise TypeError(f"{value!r:.50} is a {type(value).__name__}")
 
 
 def rollback(folder: Path, to: int | None, *, accept: bool = False) -> tuple[int, int]:

@@ -444,3 +444,26 @@ def test_history_waits_for_a_folder_that_is_gone_for_a_moment(
         return
     with pytest.raises(UsageError, match="is not a model that trt-build published"):
         history.history(folder)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"source": {"sha256": {"a": 1}}},
+        {"precision": ["fp16"]},
+        {"published_at": 9},
+        {"result": {"parity": {"absolute": "small"}}},
+        {"result": {"parity": ["absolute"]}},
+    ],
+)
+def test_record_with_other_types_is_refused(
+    repository: Path, changed: dict[str, object]
+) -> None:
+    folder = publish(net(1), repository)
+    record = published.read(folder / published.SIDECAR)
+    names = {"published_at": versions.PUBLISHED, "result": published.RESULT}
+    published.write(
+        folder, {**record, **{names.get(key, key): v for key, v in changed.items()}}
+    )
+    with pytest.raises(UsageError, match="differs from the form"):
+        history.history(folder)

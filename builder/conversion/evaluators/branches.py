@@ -205,7 +205,8 @@ def _output(
     ctx: ConversionContext, conditional: Any, yes: ITensor, no: ITensor
 ) -> ITensor:
     """The output layer of two tensors of one dtype and rank."""
-    output = conditional.add_output(_owned(ctx, yes), _owned(ctx, no)).get_output(0)
+    layer = conditional.add_output(_owned(ctx, yes), _owned(ctx, no))
+    output: ITensor = layer.get_output(0)
     ctx.remember_dtype(output, ctx.dtype(yes))
     for axis in range(ctx.rank(yes)):
         if output.shape[axis] < 0 and ctx.expr(yes, axis) == ctx.expr(no, axis):
