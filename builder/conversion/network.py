@@ -16,7 +16,7 @@ from builder.conversion.sizes import propagate_sizes
 from builder.conversion.walker import MISSING, MissingInput, Refusal, output_name
 from builder.errors import ConversionError, UnsupportedOperator
 from builder.graph_types import Node
-from builder.lowering import Containers, path_of, source_location
+from builder.lowering import Containers, path_of, source_location, source_range
 
 MOST_METADATA = 4000
 """Maximum number of characters: TensorRT silently drops metadata of 4096 or more, and a trace's
@@ -75,7 +75,7 @@ class NetworkBackend(operators.Operators):
         if first == last:
             return
         stem = self.names.stem(node)
-        source = node.sourceRange()
+        source = source_range(node)
         for index in range(first, last):
             layer = self.ctx.net.get_layer(index)
             if not layer.name.startswith("(Unnamed"):

@@ -22,6 +22,7 @@ from .graph import in_double as in_double
 from .graph import present as present
 from .graph import weights_digest as weights_digest
 from .locations import source_location as source_location
+from .locations import source_range as source_range
 from .lower import as_written as as_written
 from .lower import for_precision as for_precision
 from .lower import lower as lower

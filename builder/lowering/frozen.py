@@ -20,7 +20,7 @@ from builder.graph_types import Graph, Node, Type, Value
 from builder.lowering import enumerations, ir, local_attributes, unread_writes
 from builder.lowering.executor import constants_to_numbers
 from builder.lowering.folding import propagate_constants
-from builder.lowering.locations import source_line
+from builder.lowering.locations import source_line, source_range
 from builder.lowering.marking import inline_and_mark
 from builder.lowering.regions import make_plain
 from builder.lowering.steps import FREEZE, LOWER_GRAPH, Steps
@@ -155,7 +155,7 @@ def _inlined(
     ir.C._jit_pass_erase_shape_information(graph)
     ir.split_uninitialized(graph)
     for node in ir.nodes_of(graph, "prim::SetAttr"):
-        if not node.sourceRange():
+        if not source_range(node):
             # the source location of the value, for the error
             node.copyMetadata(node.inputsAt(1).node())
     return graph

@@ -36,6 +36,16 @@ Frame = tuple[str, str]
 """File and line."""
 
 
+def source_range(node: Node) -> str:
+    """The text that torch keeps about a node's source. Empty if it has none, or if the text in the
+    file is no UTF-8.
+    """
+    try:
+        return node.sourceRange()
+    except UnicodeDecodeError:
+        return ""
+
+
 def source_location(node: Node) -> str:
     """The source location of a torch._C.Node, such as `model.py:12: x = torch.relu(x)`: file, line
     and source text.
@@ -48,7 +58,7 @@ def source_location(node: Node) -> str:
     if node.kind().endswith("Construct") and node.outputsSize():
         node = located(node.output())
     frames = _frames(node)
-    text = _marked(node.sourceRange())
+    text = _marked(source_range(node))
     if not frames:
         module = _module(node) or path_of(node.getModuleHierarchy(), {})
         return f"graph, in module {module}" if module else "graph"
@@ -57,7 +67,7 @@ def source_location(node: Node) -> str:
     inner = ""
     if frame != frames[0]:
         inner = f" (in {_described(frames[0])})"
-    if exported := _EXPORTED.search(node.sourceRange()):
+    if exported := _EXPORTED.search(source_range(node)):
         return _described(frame, exported[1]) + inner
     if not _is_traced(node):
         neighbor = None
@@ -107,7 +117,7 @@ def located(value: Value) -> Node:
     producers = [operand.node() for operand in node.inputs()]
     users = [use.user for use in value.uses()]
     for candidate in (node, *producers, *users):
-        if candidate.sourceRange():
+        if source_range(candidate):
             return candidate
     return node
 
@@ -125,7 +135,7 @@ def _frames(node: Node) -> list[Frame]:
     """The frames, innermost first: for a trace, the calls within the model; for a script, its line
     only.
     """
-    text = node.sourceRange()
+    text = source_range(node)
     calls = [(call["path"], call["line"]) for call in _TRACED.finditer(text)]
     if not calls:
         return _SCRIPTED.findall(text)[:1]
@@ -136,7 +146,7 @@ def _frames(node: Node) -> list[Frame]:
 
 
 def _is_traced(node: Node) -> bool:
-    return bool(_TRACED.search(node.sourceRange()))
+    return bool(_TRACED.search(source_range(node)))
 
 
 def _marked(text: str) -> str:

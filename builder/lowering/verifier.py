@@ -12,7 +12,7 @@ from typing import Any
 from builder.errors import LoweringError
 from builder.graph_types import Graph
 from builder.lowering import ir
-from builder.lowering.locations import source_line
+from builder.lowering.locations import source_line, source_range
 from builder.lowering.passes import Pass
 from builder.lowering.scoping import Lines, out_of_scope
 
@@ -137,9 +137,9 @@ def _give_locations(graph: Graph, parsed: Lines) -> Snapshot:
     producer.
     """
     for node in ir.walk(graph):
-        if node.kind().startswith("aten::") and not node.sourceRange():
+        if node.kind().startswith("aten::") and not source_range(node):
             for value in node.inputs():
-                if value.node().sourceRange():
+                if source_range(value.node()):
                     node.copyMetadata(value.node())
                     break
     return Snapshot(graph, parsed)

@@ -15,6 +15,7 @@ from builder.errors import LoweringError
 from builder.lowering import ir
 from builder.lowering.locations import source_line, source_location
 from tests.torchscript.saving import saved
+from tests.torchscript.test_storages import rewritten
 
 HERE = str(Path(__file__))
 LINES = Path(__file__).read_text().splitlines()
@@ -126,3 +127,23 @@ def test_refusal_of_saved_trace_has_model_source_line() -> None:
     with pytest.raises(LoweringError) as refusal:
         builder.convert(module, [builder.TensorSpec("float32", (3, 4))])
     assert refusal.value.where == line("self.seen.copy_(x[0])")
+
+
+class Loop(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        for i in range(3):
+            x = x * 2 + i
+        return x
+
+
+def test_source_that_is_no_utf8_counts_as_missing(tmp_path: Path) -> None:
+    file = tmp_path / "loop.pt"
+    torch.jit.script(Loop()).save(str(file))
+    rewritten(file, lambda _, data: data.replace(b"x = x * 2", b"x = x \xf4 2"))
+    module = torch.jit.load(str(file))
+    with pytest.raises(UnicodeDecodeError):
+        module.graph.findNode("prim::Loop").sourceRange()
+    lowered = builder.lower(module)
+    x = torch.ones(2)
+    assert torch.equal(lowered.run(x)[0], module(x))
+    assert builder.convert(lowered, [builder.TensorSpec("float32", (2,))])

@@ -19,6 +19,7 @@ from builder.lowering.arguments import (
     Part,
     describe,
 )
+from builder.lowering.locations import source_range
 from builder.lowering.passes import Context, lowering_pass
 
 
@@ -91,7 +92,7 @@ def _nearest(graph: Graph, value: Value) -> Node:
     """A user of the value with a source location; if there is none, any node that has one."""
     users = [use.user for use in value.uses()]
     for node in (*users, *ir.walk(graph)):
-        if node.sourceRange():
+        if source_range(node):
             return node
     return users[0]
 

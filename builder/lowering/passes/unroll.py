@@ -9,6 +9,7 @@ from builder.lowering.folding import (
     propagate_constants,
     take_static_branches,
 )
+from builder.lowering.locations import source_range
 from builder.lowering.passes import Context, lowering_pass
 
 
@@ -91,7 +92,7 @@ def _locate(copy: Node, child: Node, loop: Node) -> None:
     """
     ir.adopt(copy, child)
     for node in [copy, *(inner for block in copy.blocks() for inner in ir.walk(block))]:
-        if not node.sourceRange():
+        if not source_range(node):
             node.copyMetadata(loop)
 
 
