@@ -225,7 +225,9 @@ def test_engines_use_one_memory_one_at_a_time(
         strategies = SimpleNamespace(USER_MANAGED="user managed")
         engine.trt.ExecutionContextAllocationStrategy = strategies
         kind = type(engine.engine)
-        monkeypatch.setattr(kind, "device_memory_size_v2", 64, raising=False)
+        monkeypatch.setattr(
+            kind, "device_memory_size_v2", fakes.DEVICE_MEMORY, raising=False
+        )
         monkeypatch.delattr(kind, "device_memory_size")
         monkeypatch.setattr(
             kind,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -254,14 +253,13 @@ def floored(ctx: ConversionContext, x: Operand, other: Operand) -> tuple[Any, An
     """
     _check_exact_remainder(ctx, x, other)
     a, b = ctx.operands(x, other, dtype=torch.float32)
-    parts = _parts(ctx, x, other, b)
     quotient = ctx.elementwise("FLOOR_DIV", a, b)
-    exact_remainder = exact_rest(ctx, a, quotient, parts)
+    exact_remainder = exact_rest(ctx, a, quotient, b)
     exact_remainder = choose(
         ctx,
         less(ctx, ctx.unary("ABS", quotient), 2.0**24),
         exact_remainder,
-        _rest_of_large_quotient(ctx, exact_remainder, quotient, b, parts),
+        _rest_of_large_quotient(ctx, exact_remainder, quotient, b),
     )
     if not isinstance(other, int | float) or math.isinf(other):
         exact_remainder = _past_infinity(ctx, a, b, exact_remainder)
@@ -291,27 +289,8 @@ def _check_exact_remainder(ctx: ConversionContext, *operands: Operand) -> None:
             )
 
 
-def _parts(
-    ctx: ConversionContext, x: Operand, other: Operand, b: ITensor
-) -> Sequence[ITensor]:
-    """The two parts of the divisor, which is `b` in float32. Those of a number are constants."""
-    if not isinstance(other, int | float):
-        return split_bits(ctx, b)
-    number = torch.tensor(other, dtype=torch.float32)
-    scaled = number * (2.0**12 + 1)
-    high = scaled - (scaled - number)
-    return [
-        ctx.operands(x, part.item(), dtype=torch.float32)[1]
-        for part in (high, number - high)
-    ]
-
-
 def _rest_of_large_quotient(
-    ctx: ConversionContext,
-    rest: ITensor,
-    quotient: ITensor,
-    b: ITensor,
-    parts: Sequence[ITensor],
+    ctx: ConversionContext, rest: ITensor, quotient: ITensor, b: ITensor
 ) -> ITensor:
     """The remainder of a quotient that was rounded to 24 bits: `rest` divided once more, which is
     exact for twice as many bits. NaN for larger quotients.
@@ -320,7 +299,7 @@ def _rest_of_large_quotient(
     return choose(
         ctx,
         less(ctx, ctx.unary("ABS", quotient), 2.0**48),
-        exact_rest(ctx, rest, second_quotient, parts),
+        exact_rest(ctx, rest, second_quotient, b),
         torch.nan,
     )
 
@@ -336,11 +315,12 @@ def _past_infinity(
 
 
 def exact_rest(
-    ctx: ConversionContext, a: ITensor, quotient: ITensor, b_parts: Sequence[ITensor]
+    ctx: ConversionContext, a: ITensor, quotient: ITensor, b: ITensor
 ) -> ITensor:
     """a - quotient b, each factor split into halves of 12 bits, whose products are exact (Veltkamp,
     Dekker).
     """
+    b_parts = split_bits(ctx, b)
     for part in split_bits(ctx, quotient):
         for b_part in b_parts:
             a = ctx.elementwise("SUB", a, ctx.elementwise("PROD", part, b_part))

@@ -54,14 +54,13 @@ class Plan:
             raise NoPlan(
                 "TensorRT refused the plan; the reason is above in the server's log"
             )
-        self._activations: Any = None
+        self._activations: Activations | None = None
 
     def activations(self, device: torch.device) -> Activations:
         """The memory for activations that the contexts of all instances share."""
         if self._activations is None:
             self._activations = Activations(self.trt, self.engine, device)
-        shared: Activations = self._activations
-        return shared
+        return self._activations
 
 
 _LOADED: WeakValueDictionary[tuple[Path, str], Plan] = WeakValueDictionary()
