@@ -78,9 +78,9 @@ NaN, infinities, equal values and the ends of a dtype's range give PyTorch's ans
 - **Floats as integers.** A float beyond the integer's range, and NaN, become an undefined integer, as in PyTorch.
 - **Overflow.** Squares and powers are float32. So `var`, `norm` and normalizations of values above 1e19 overflow.
   PyTorch's CPU kernels may not, because they add in float64.
-- **TensorRT 8.6.** It computes with 1e38 instead of a constant infinity in float32: `x.masked_fill(mask, -inf)` gives -1e38,
-  and `x == inf` is false for an infinity. A softmax of the masked values is correct. Infinities of the inputs, and those
-  that an operator computes, are kept. Maximum pooling of -inf alone gives the smallest float.
+- **TensorRT 8.6.** It replaces constant infinities in float32 by 1e38. trt-build writes them so that they keep their value,
+  except in masks of attention. There the softmax of a row that is masked completely is uniform instead of NaN.
+  `scaled_dot_product_attention` gives zeros, as in PyTorch. Maximum pooling of -inf alone gives the smallest float.
 - **Products with 0.** Resizing with antialiasing, uneven adaptive averages and embedding bags are matrix products. `fold`
   and dilated transposed convolutions have zeros in their kernels. An infinity or NaN in the input also makes elements NaN
   that do not depend on it. Linear resizing in PyTorch multiplies infinities by 0 at the edges, and gets NaN there.

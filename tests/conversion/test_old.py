@@ -4,6 +4,7 @@ outputs like those of torch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -216,6 +217,71 @@ def test_exact_remainders_of_halves_are_refused(divided: Callable[..., Any]) -> 
         convert(divided, (HALVES,))
     check(lambda x: (x // 0.5, torch.div(x, 0.1)), HALVES)
     check(divided, HALVES.float() + 0.1)
+
+
+def _filled(scores: torch.Tensor) -> torch.Tensor:
+    return scores.masked_fill(scores > 1, -math.inf)
+
+
+def _twice(scores: torch.Tensor, factor: float) -> torch.Tensor:
+    masked = scores.masked_fill(scores > 1, -math.inf)
+    if factor != 1:
+        masked = masked * factor
+    return masked.masked_fill(scores < -1, -math.inf)
+
+
+def _attention(x: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(x, x, x, attn_mask=(x @ x.mT) > 0)
+
+
+def _added(x: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(x[:, 0]).masked_fill(x[:, 0] > 1, -math.inf)
+
+
+def _zeroed(scores: torch.Tensor) -> torch.Tensor:
+    empty = scores.amax(-1, keepdim=True) == -math.inf
+    return scores.softmax(-1).masked_fill(empty, 0.0)
+
+
+def _added_and_read(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return _zeroed(x @ x.mT + _added(x)), _added(x) + 1
+
+
+def _added_twice(x: torch.Tensor) -> torch.Tensor:
+    return _zeroed(x @ x.mT + (_added(x) + _added(-x)))
+
+
+@pytest.mark.parametrize(
+    ("function", "gathers"),
+    [
+        (_filled, 1),
+        (lambda x: (x == math.inf, _filled(x)), 2),
+        (lambda x: _filled(x).softmax(-1), 1),  # x may be less than -1e38
+        (lambda x: _filled(x @ x.mT + x[:, :1]).softmax(-1), 1),
+        (lambda x: (x @ x.mT).masked_fill(x > 9, math.inf).softmax(-1), 1),
+        (lambda x: _filled(x @ x.mT * 0.5).softmax(-1), 0),
+        (lambda x: _twice(x @ x.mT, 1.0).softmax(-1), 0),
+        (lambda x: _twice(x @ x.mT, 0.5).softmax(-1), 1),
+        (lambda x: _filled(x @ x.mT).log_softmax(-1), 1),
+        (_attention, 0),
+        (lambda x: _zeroed(x @ x.mT + _added(x)), 0),
+        (_added_and_read, 2),
+        (_added_twice, 2),
+        (lambda x: _filled(x @ x.mT).amax(-1) == -math.inf, 2),
+        (lambda x: x.amax(-1) == -math.inf, 1),
+    ],
+)
+def test_constant_infinities_come_from_tables(
+    function: Callable[..., Any], gathers: int
+) -> None:
+    """8.6 computes with 1e38 if all elements of a constant are infinite. Masks of attention stay
+    constants.
+    """
+    x = torch.tensor([[0.5, -1.5, 0.2], [-2.0, 0.1, 0.7], [0.3, 0.4, -0.6]])
+    more = [(x.flip(0),), (torch.full((3, 3), 0.25),)]
+    conversion = check(function, x, dynamic={0: {0: "n"}}, more=more)
+    nodes = layers(conversion)
+    assert [node.kind for node in nodes].count("GATHER") == gathers
 
 
 def test_nested_reshape_copies_no_axis() -> None:

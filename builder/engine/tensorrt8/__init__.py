@@ -5,6 +5,7 @@ for it ends.
   messages, and messages of its builder in error logs.
 - `network`: a wrapper of INetworkDefinition that keeps dtypes, and takes the newer methods'
   arguments; weights from an array, because it takes no address.
+- `infinities`: constants that keep their value.
 - `config`: the builder flags by which it chooses precisions.
 - `evaluation`: the dtypes that its layers report, for the reference.
 

@@ -1,4 +1,5 @@
 from . import evaluation as evaluation
+from .infinities import keep_infinities as keep_infinities
 from .network import pin as pin
 from .network import set_output_dtype as set_output_dtype
 from .network import typed as typed

@@ -46,6 +46,8 @@ REFUSED: dict[str, frozenset[str]] = {
     # float32 sums of rounding errors are computed incorrectly after a cast from half: 1.0 // 0.1
     # gives 10 instead of 9
     "ELEMENTWISE.EXACT_REMAINDER": frozenset({"HALF"}),
+    # Myelin computes with 1e38 instead of an infinity if all elements of a constant are that
+    "CONSTANT.INFINITY": frozenset({"FLOAT"}),
     "QUANTIZE.CLIPPED": REALS,  # a CLIP before a quantization is computed as if the scale were 1
     # "input/output with DataType Int8 in network without Q/DQ layers must have dynamic range set"
     "INPUT": frozenset({"INT8"}),
