@@ -138,6 +138,7 @@ class Arrangement(Lengths):
                     tensor, axes, insert=method == "add_unsqueeze"
                 ),
             )
+            layer.zero_is_placeholder = False
         return self._reshaped(layer, tensor, exprs)
 
     def _shape_without_or_with(

@@ -284,6 +284,17 @@ def test_constant_infinities_come_from_tables(
     assert [node.kind for node in nodes].count("GATHER") == gathers
 
 
+def test_new_axis_before_an_empty_one() -> None:
+    """A 0 in the shape tensor of a reshape is a length, and copies no axis."""
+    check(
+        lambda x: x.unsqueeze(0) + 1,
+        torch.zeros(5, 0),
+        dynamic={0: {0: "n", 1: "m"}},
+        spans={"n": (0, 5, 8), "m": (0, 2, 8)},
+        more=[(torch.zeros(0, 5),), (torch.ones(2, 3),)],
+    )
+
+
 def test_nested_reshape_copies_no_axis() -> None:
     """8.6 merges the two into one, whose copied axis has the size of the input of the first."""
     heads = lambda x: (  # noqa: E731
