@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,11 +59,11 @@ class Arrangement(Lengths):
                     remaining.remove(candidate)
                     others.remove(size)
                     break
-        total = self.product(remaining)
-        known_product = self.product(others)
+        total = math.prod(remaining)
+        known_product = math.prod(others)
         sizes[at] = 0
         if known_product != 0:
-            sizes[at] = self.arithmetic("floordiv", total, known_product)
+            sizes[at] = total // known_product
         return sizes
 
     def _static_reshape(
@@ -90,7 +91,7 @@ class Arrangement(Lengths):
         takes = self.capabilities.takes("SHUFFLE.COPIED_AXIS", tensor.dtype.name)
         if copied and self.facts(tensor).reshaped and not takes:
             dims = [dim or -1 for dim in dims]
-            open_axes = open_axes + copied
+            open_axes += copied
         # -1 is 0 beside an empty axis
         if open_axes > 1 or (open_axes and may_be_empty):
             return None
@@ -252,6 +253,4 @@ class Arrangement(Lengths):
             return 0 if current == 1 else 1
         if current.expr == expression(target):
             return 1
-        less = self.arithmetic("sub", current, 1)
-        stride: Size = self.arithmetic("min", less, 1)
-        return stride
+        return self.minimum(current - 1, 1)  # type: ignore[no-any-return]

@@ -60,7 +60,7 @@ class ConversionContext(Arrangement):
         if facts.scalar is None:
             flat = self.reshape(tensor, [1])
             symbol = sympy.Symbol(f"{tensor.name}", integer=True)
-            facts.scalar = DynamicScalar(flat, symbol, self.dtype(tensor))
+            facts.scalar = DynamicScalar(self, flat, symbol, self.dtype(tensor))
             if self.loops:
                 self.varying.add(symbol)
         return facts.scalar

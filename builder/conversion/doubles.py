@@ -105,8 +105,8 @@ def truncated(ctx: Lengths, table: Doubles) -> DynamicScalar:
     values = torch.nan_to_num(table.values, 0.0, 0.0, 0.0).trunc().long()
     ratio = ratio_of(values, table.least)
     if ratio is not None:
-        scaled = ctx.arithmetic("mul", table.size, ratio.numerator)
-        return ctx.arithmetic("floordiv", scaled, ratio.denominator)  # type: ignore[no-any-return]
+        scaled = table.size * ratio.numerator
+        return scaled // ratio.denominator  # type: ignore[no-any-return]
     result = ctx.net.add_gather(ctx.constant(values), table.size.tensor, 0).get_output(
         0
     )
@@ -114,7 +114,7 @@ def truncated(ctx: Lengths, table: Doubles) -> DynamicScalar:
     # equal for equal numbers
     name = f"{table.size.expr} looked up in {hash(values.numpy().tobytes())}"
     symbol = sympy.Symbol(name, integer=True, nonnegative=bool((possible >= 0).all()))
-    return DynamicScalar(result, sympy.Min(symbol, int(possible.max())))
+    return DynamicScalar(ctx, result, sympy.Min(symbol, int(possible.max())))
 
 
 def ratio_of(values: torch.Tensor, least: int) -> Fraction | None:

@@ -9,17 +9,24 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from math import floor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sympy
 import torch
 
 from builder.engine import ITensor
 
+if TYPE_CHECKING:
+    from builder.conversion.lengths import Lengths
+    from builder.conversion.values import Scalar
+
 
 @dataclass(frozen=True, eq=False)
 class DynamicScalar:
     """An int, float or bool that the network computes: `tensor` holds it with shape [1].
+
+    Its operators add layers to the network of `ctx` if the result is not static: `n // 2 + 1` is a
+    DynamicScalar, and `n - n` is 0.
 
     `expr` is its value as an expression of the named axes (sympy, exact for integers). Equal
     expressions are equal values. `zero_dim`: whether torch has a 0-d tensor here (a traced size),
@@ -27,11 +34,45 @@ class DynamicScalar:
     precision (see doubles.py).
     """
 
+    ctx: Lengths
     tensor: ITensor
     expr: sympy.Expr
     dtype: torch.dtype = torch.int64
     zero_dim: bool = False
     doubles: Any = None
+
+    def __add__(self, other: Scalar) -> Any:
+        return self.ctx.arithmetic("add", self, other)
+
+    def __radd__(self, other: Scalar) -> Any:
+        return self.ctx.arithmetic("add", other, self)
+
+    def __sub__(self, other: Scalar) -> Any:
+        return self.ctx.arithmetic("sub", self, other)
+
+    def __rsub__(self, other: Scalar) -> Any:
+        return self.ctx.arithmetic("sub", other, self)
+
+    def __neg__(self) -> Any:
+        return 0 - self
+
+    def __mul__(self, other: Scalar) -> Any:
+        return self.ctx.arithmetic("mul", self, other)
+
+    def __rmul__(self, other: Scalar) -> Any:
+        return self.ctx.arithmetic("mul", other, self)
+
+    def __floordiv__(self, other: Scalar) -> Any:
+        return self.ctx.arithmetic("floordiv", self, other)
+
+    def __rfloordiv__(self, other: Scalar) -> Any:
+        return self.ctx.arithmetic("floordiv", other, self)
+
+    def __truediv__(self, other: Scalar) -> Any:
+        return self.ctx.arithmetic("truediv", self, other)
+
+    def __rtruediv__(self, other: Scalar) -> Any:
+        return self.ctx.arithmetic("truediv", other, self)
 
 
 def of_lengths(scalar: DynamicScalar) -> bool:

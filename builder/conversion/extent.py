@@ -44,7 +44,7 @@ class Extent:
         """
         first, step = 0, 1
         if back and not self.ragged:
-            first, step = ctx.arithmetic("sub", sizes[0], 1), -1
+            first, step = sizes[0] - 1, -1
         steps = [step] + [1] * len(start)
         slice_ = ctx.slice(x, [first, *start], sizes, steps)
         if len(sizes) > 3:

@@ -5,6 +5,7 @@ selections.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
@@ -368,7 +369,7 @@ def along(ctx: ConversionContext, matrix: Tensor, x: ITensor, axis: int) -> ITen
         exprs[-2] = ctx.expr(matrix, 0)
         return ctx.set_sizes(layer.get_output(0), exprs)
     sizes = ctx.sizes(x)
-    inner = ctx.product(sizes[axis + 1 :])
+    inner = math.prod(sizes[axis + 1 :])
     flat = ctx.reshape(x, [*sizes[: axis + 1], inner])
     y = along(ctx, matrix, flat, axis)
     sizes[axis] = ctx.size(matrix, 0)

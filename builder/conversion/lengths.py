@@ -59,7 +59,7 @@ class Lengths(Constants):
         if facts.shape is None:
             facts.shape = self.net.add_shape(tensor).get_output(0)
         entry = self.net.add_slice(facts.shape, (axis,), (1,), (1,)).get_output(0)
-        return DynamicScalar(entry, self.expr(tensor, axis))
+        return DynamicScalar(self, entry, self.expr(tensor, axis))
 
     def _input_axis(self, expr: sympy.Expr) -> tuple[str, int] | None:
         """The network input and axis with this length, or None."""
@@ -78,15 +78,16 @@ class Lengths(Constants):
         raise AssertionError(f"the network has no input {name}")
 
     def arithmetic(self, operation: str, a: Scalar, b: Scalar) -> Any:
-        """Integer arithmetic on sizes, in Python if both are static."""
+        """An entry of `scalars.ARITHMETIC`, computed in Python if both numbers are static."""
         return binary(self, operation, a, b)
 
-    def product(self, sizes: Sequence[Size]) -> Size:
-        """The number of elements of a tensor with these sizes."""
-        result: Size = 1
-        for size in sizes:
-            result = self.arithmetic("mul", result, size)
-        return result
+    def minimum(self, a: Scalar, b: Scalar) -> Any:
+        """The smaller number; Python's `min` would compare DynamicScalars."""
+        return self.arithmetic("min", a, b)
+
+    def maximum(self, a: Scalar, b: Scalar) -> Any:
+        """The larger number."""
+        return self.arithmetic("max", a, b)
 
     def shape_tensor(self, sizes: Sequence[Size]) -> ITensor:
         """The sizes as a 1-d ITensor of the index dtype, for layers with a shape input. Refuses

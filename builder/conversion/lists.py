@@ -109,7 +109,5 @@ _QUESTIONS: dict[str, Callable[..., Any]] = {
     "aten::__getitem__.t": _item,
     "aten::slice.t": _slice,
     "aten::list.t": lambda ctx, tensors: tensors,
-    "aten::len.t": lambda ctx, tensors: ctx.arithmetic(
-        "add", tensors.count, len(tensors.front)
-    ),
+    "aten::len.t": lambda ctx, tensors: tensors.count + len(tensors.front),
 }

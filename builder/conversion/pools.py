@@ -64,19 +64,15 @@ def output_length(ctx: ConversionContext, pool: Pool, axis: int, length: Size) -
     step = pool.stride[axis]
     pad = pool.padding[axis]
     rounding = step - 1 if pool.ceil else 0
-    last_start = ctx.arithmetic("add", length, 2 * pad - span + rounding)
+    last_start = length + (2 * pad - span + rounding)
     if step != 1:
-        last_start = ctx.arithmetic("floordiv", last_start, step)
-    count = ctx.arithmetic("add", last_start, 1)
+        last_start //= step
+    count = last_start + 1
     if not pool.ceil or pad + step <= span:
         # the last window then always starts within the input
-        return count  # type: ignore[no-any-return]
-    starting = ctx.arithmetic(
-        "add",
-        ctx.arithmetic("floordiv", ctx.arithmetic("add", length, pad - 1), step),
-        1,
-    )
-    return ctx.arithmetic("min", count, starting)  # type: ignore[no-any-return]
+        return count
+    starting = (length + (pad - 1)) // step + 1
+    return ctx.minimum(count, starting)  # type: ignore[no-any-return]
 
 
 def _may_drop(pool: Pool) -> list[int]:

@@ -81,7 +81,7 @@ def binary(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> Any:
         exact = doubles.binary(ctx, operation, a, b)
     if expr is None:
         expr = unknown(output)
-    return DynamicScalar(output, expr, dtype, doubles=exact)
+    return DynamicScalar(ctx, output, expr, dtype, doubles=exact)
 
 
 def _decided_extreme(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> Any:
@@ -111,20 +111,18 @@ def truncated(ctx: Lengths, a: Scalar, b: Scalar) -> Any:
     negative.
     """
     if all(decided(ctx, "ge", value, 0) for value in (a, b)):
-        return binary(ctx, "floordiv", a, b)
+        return a // b
     if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
         quotient = abs(a) // abs(b)
         if (a < 0) == (b < 0):
             return quotient
         return -quotient
     if not _integral(ctx, a, b):
-        return convert(
-            ctx, convert(ctx, binary(ctx, "truediv", a, b), torch.int64), torch.float32
-        )
+        return convert(ctx, convert(ctx, a / b, torch.int64), torch.float32)
     output = ctx.elementwise(
         "DIV", *(vector(ctx, value, torch.int64) for value in (a, b))
     )
-    return DynamicScalar(output, unknown(output))
+    return DynamicScalar(ctx, output, unknown(output))
 
 
 def modulo(ctx: Lengths, a: Scalar, b: Scalar) -> Any:
@@ -139,7 +137,7 @@ def modulo(ctx: Lengths, a: Scalar, b: Scalar) -> Any:
             "the remainder of a float that depends on data: an engine divides in float32,"
             " PyTorch in float64"
         )
-    return binary(ctx, "sub", a, binary(ctx, "mul", binary(ctx, "floordiv", a, b), b))
+    return a - a // b * b
 
 
 def unary(ctx: Lengths, operation: str, a: DynamicScalar) -> DynamicScalar:
@@ -148,6 +146,7 @@ def unary(ctx: Lengths, operation: str, a: DynamicScalar) -> DynamicScalar:
     """
     output = ctx.unary(operation, a.tensor)
     return DynamicScalar(
+        ctx,
         output,
         unknown(output),
         a.dtype,
@@ -167,7 +166,7 @@ def compare(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> Any:
     output = ctx.elementwise(layer, *(vector(ctx, value, dtype) for value in (a, b)))
     if negate:
         output = ctx.unary("NOT", output)
-    return DynamicScalar(output, unknown(output), torch.bool)
+    return DynamicScalar(ctx, output, unknown(output), torch.bool)
 
 
 def decided(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> bool | None:
@@ -241,7 +240,7 @@ def convert(ctx: Lengths, value: Scalar, dtype: torch.dtype) -> Any:
     keeps = value.dtype == torch.int64 and dtype == torch.float32
     exact = doubles.of(ctx, value) if keeps else None
     return DynamicScalar(
-        output, value.expr if keeps else unknown(output), dtype, doubles=exact
+        ctx, output, value.expr if keeps else unknown(output), dtype, doubles=exact
     )
 
 

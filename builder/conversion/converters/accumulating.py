@@ -118,7 +118,7 @@ def _to_whole(
     for length, target in zip(
         reversed(ctx.sizes(reduced)), reversed(ctx.sizes(x)), strict=True
     ):
-        pads += [0, ctx.arithmetic("sub", target, length)]
+        pads += [0, target - length]
     return padded(ctx, reduced, pads, "constant", neutral)
 
 

@@ -261,7 +261,7 @@ def glu(ctx: ConversionContext, x: ITensor, dim: int) -> ITensor:
     """a * sigmoid(b) for the halves a and b of dim"""
     axis = ctx.axis(x, dim)
     sizes = ctx.sizes(x)
-    sizes[axis] = ctx.arithmetic("floordiv", sizes[axis], 2)
+    sizes[axis] //= 2
     starts: list[Any] = [0] * len(sizes)
     first = ctx.slice(x, starts, sizes)
     starts[axis] = sizes[axis]

@@ -137,7 +137,7 @@ def _bounds(ctx: ConversionContext, length: Size, size: Size) -> tuple[Any, Any]
     begun = combine(ctx, "PROD", index, length)
     starts = combine(ctx, "FLOOR_DIV", begun, size)
     ended = combine(ctx, "PROD", combine(ctx, "SUM", index, 1), length)
-    rounded_up = combine(ctx, "SUM", ended, ctx.arithmetic("sub", size, 1))
+    rounded_up = combine(ctx, "SUM", ended, size - 1)
     ends = combine(ctx, "FLOOR_DIV", rounded_up, size)
     return starts, ends
 

@@ -29,10 +29,7 @@ def repeat(ctx: ConversionContext, x: ITensor, repeats: list[Size]) -> ITensor:
     if all(times == 1 for times in repeats):
         return x
     lengths = ctx.sizes(x)
-    sizes = [
-        ctx.arithmetic("mul", size, times)
-        for size, times in zip(lengths, repeats, strict=True)
-    ]
+    sizes = [size * times for size, times in zip(lengths, repeats, strict=True)]
     return ctx.slice(x, [0] * len(lengths), sizes, mode="WRAP")
 
 
@@ -98,7 +95,7 @@ def flipped(ctx: ConversionContext, x: ITensor, axes: Sequence[int]) -> ITensor:
     starts: list[Size] = [0] * len(sizes)
     strides = [1] * len(sizes)
     for axis in sorted(axes):
-        starts[axis] = ctx.arithmetic("sub", sizes[axis], 1)
+        starts[axis] = sizes[axis] - 1
         strides[axis] = -1
     return ctx.slice(x, starts, sizes, strides)
 
@@ -131,7 +128,7 @@ def roll(
     sizes = ctx.sizes(x)
     starts: list[Size] = [0] * len(sizes)
     for shift, axis in zip(shifts, (ctx.axis(x, d) for d in dims), strict=True):
-        starts[axis] = ctx.arithmetic("sub", starts[axis], shift)
+        starts[axis] -= shift
     for axis, (start, size) in enumerate(zip(starts, sizes, strict=True)):
         if isinstance(start, int) and isinstance(size, int) and size:
             starts[axis] = start % size
@@ -150,9 +147,9 @@ def _rolled(ctx: ConversionContext, x: ITensor, starts: list[Size]) -> ITensor:
     sizes = ctx.sizes(x)
     for axis, (start, size) in enumerate(zip(starts, sizes, strict=True)):
         if start != 0:
-            whole = ctx.arithmetic("mul", ctx.arithmetic("floordiv", start, size), size)
+            whole = start // size * size
             first: list[Size] = [0] * len(sizes)
-            first[axis] = ctx.arithmetic("sub", start, whole)
+            first[axis] = start - whole
             x = ctx.slice(ctx.concatenate([x, x], axis), first, sizes)
     return x
 
@@ -205,38 +202,16 @@ def cartesian_prod(ctx: ConversionContext, tensors: list[ITensor]) -> ITensor:
     return ctx.concatenate(columns, 1)
 
 
-def _split_axes(
-    ctx: ConversionContext,
-    x: ITensor,
-    sizes: list[Size],
-    order: list[int],
-    final: list[Size],
-) -> ITensor:
-    return ctx.reshape(ctx.permute(ctx.reshape(x, sizes), order), final)
-
-
-def _divided(ctx: ConversionContext, size: Size, by: int) -> Size:
-    return ctx.arithmetic("floordiv", size, by)  # type: ignore[no-any-return]
-
-
 @converter("aten::pixel_shuffle(Tensor self, int upscale_factor) -> Tensor")
 def pixel_shuffle(ctx: ConversionContext, x: ITensor, upscale_factor: int) -> ITensor:
     """[*, C r^2, H, W] -> [*, C, H r, W r]"""
+    r = upscale_factor
     *lead, channels, height, width = ctx.sizes(x)
     n = len(lead)
-    depth = _divided(ctx, channels, upscale_factor**2)
-    return _split_axes(
-        ctx,
-        x,
-        [*lead, depth, upscale_factor, upscale_factor, height, width],
-        [*range(n + 1), n + 3, n + 1, n + 4, n + 2],
-        [
-            *lead,
-            depth,
-            ctx.arithmetic("mul", height, upscale_factor),
-            ctx.arithmetic("mul", width, upscale_factor),
-        ],
-    )
+    depth = channels // r**2
+    split = ctx.reshape(x, [*lead, depth, r, r, height, width])
+    ordered = ctx.permute(split, [*range(n + 1), n + 3, n + 1, n + 4, n + 2])
+    return ctx.reshape(ordered, [*lead, depth, height * r, width * r])
 
 
 @converter("aten::pixel_unshuffle(Tensor self, int downscale_factor) -> Tensor")
@@ -244,21 +219,14 @@ def pixel_unshuffle(
     ctx: ConversionContext, x: ITensor, downscale_factor: int
 ) -> ITensor:
     """[*, C, H r, W r] -> [*, C r^2, H, W]"""
+    r = downscale_factor
     *lead, channels, height, width = ctx.sizes(x)
-    n, (height, width) = (
-        len(lead),
-        (
-            _divided(ctx, height, downscale_factor),
-            _divided(ctx, width, downscale_factor),
-        ),
-    )
-    return _split_axes(
-        ctx,
-        x,
-        [*lead, channels, height, downscale_factor, width, downscale_factor],
-        [*range(n + 1), n + 2, n + 4, n + 1, n + 3],
-        [*lead, ctx.arithmetic("mul", channels, downscale_factor**2), height, width],
-    )
+    n = len(lead)
+    rows = height // r
+    columns = width // r
+    split = ctx.reshape(x, [*lead, channels, rows, r, columns, r])
+    ordered = ctx.permute(split, [*range(n + 1), n + 2, n + 4, n + 1, n + 3])
+    return ctx.reshape(ordered, [*lead, channels * r**2, rows, columns])
 
 
 @converter("aten::channel_shuffle(Tensor self, SymInt groups) -> Tensor")
@@ -266,8 +234,9 @@ def channel_shuffle(ctx: ConversionContext, x: ITensor, groups: int) -> ITensor:
     """[N, g c, *] -> [N, c g, *]"""
     sizes = ctx.sizes(x)
     batch, channels, *spatial = sizes
-    split = [batch, groups, _divided(ctx, channels, groups), *spatial]
-    return _split_axes(ctx, x, split, [0, 2, 1, *range(3, len(split))], sizes)
+    split = ctx.reshape(x, [batch, groups, channels // groups, *spatial])
+    ordered = ctx.permute(split, [0, 2, 1, *range(3, len(sizes) + 1)])
+    return ctx.reshape(ordered, sizes)
 
 
 def _no_strides(ctx: ConversionContext, args: SimpleNamespace) -> str | None:

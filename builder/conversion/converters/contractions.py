@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -81,9 +82,7 @@ def _matrix(
     ctx: ConversionContext, x: Any, rows: list[int], columns: list[int]
 ) -> ITensor:
     order = [*rows, *columns]
-    sizes = [
-        ctx.product([ctx.size(x, axis) for axis in axes]) for axes in (rows, columns)
-    ]
+    sizes = [math.prod(ctx.size(x, axis) for axis in axes) for axes in (rows, columns)]
     if order != sorted(order):
         x = ctx.permute(x, order)
     return x if len(rows) == len(columns) == 1 else ctx.reshape(x, sizes)
@@ -160,7 +159,7 @@ def kron(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
     x = ctx.at_rank(ctx.tensor(x), rank)
     other = ctx.at_rank(ctx.tensor(other), rank)
     sizes = [
-        ctx.arithmetic("mul", length, other_length)
+        length * other_length
         for length, other_length in zip(ctx.sizes(x), ctx.sizes(other), strict=True)
     ]
     outside = ctx.unsqueeze(x, [2 * i + 1 for i in range(rank)])
@@ -182,7 +181,7 @@ def bilinear(
     """y[o] = x^T W[o] y + bias[o]"""
     *batch, features = ctx.sizes(x)
     sizes = [*batch, ctx.size(weight, 0)]
-    count = ctx.product(batch)
+    count = math.prod(batch)
     rows = ctx.reshape(x, [count, features])
     others = ctx.reshape(input2, [count, ctx.sizes(input2)[-1]])
     rows = ctx.unsqueeze(rows, [0])

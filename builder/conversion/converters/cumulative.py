@@ -136,7 +136,7 @@ def diff(
             ctx, [tensor for tensor in (prepend, x, append) if tensor is not None], axis
         )
     for _ in range(n):
-        length = ctx.arithmetic("max", ctx.arithmetic("sub", ctx.size(x, axis), 1), 0)
+        length = ctx.maximum(ctx.size(x, axis) - 1, 0)
         x = _difference(
             ctx, sliced(ctx, x, axis, 1, length), sliced(ctx, x, axis, 0, length)
         )

@@ -198,7 +198,7 @@ def _sample_positions(
     at = combine(ctx, "SUM", start, offsets)
     not_below = comparison(ctx, "LESS", True, at, -1.0)
     not_above = comparison(ctx, "GREATER", True, at, length)
-    last = ctx.arithmetic("max", ctx.arithmetic("sub", length, 1), 1)
+    last = ctx.maximum(length - 1, 1)
     share = combine(ctx, "DIV", combine(ctx, "PROD", at, 2.0), last)
     grid = combine(ctx, "SUB", share, 1.0)
     return grid, ctx.elementwise("AND", not_below, not_above)

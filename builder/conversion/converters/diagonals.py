@@ -39,10 +39,10 @@ def diagonal_span(
     ctx: ConversionContext, height: Size, width: Size, offset: int
 ) -> tuple[Size, Size]:
     """The start of a diagonal in the flat matrix, and its length."""
-    below = ctx.arithmetic("sub", height, max(-offset, 0))
-    right = ctx.arithmetic("sub", width, max(offset, 0))
-    length = ctx.arithmetic("max", ctx.arithmetic("min", below, right), 0)
-    start = offset if offset >= 0 else ctx.arithmetic("mul", width, -offset)
+    below = height - max(-offset, 0)
+    right = width - max(offset, 0)
+    length = ctx.maximum(ctx.minimum(below, right), 0)
+    start = offset if offset >= 0 else width * -offset
     return (0 if length == 0 else start), length
 
 
@@ -56,8 +56,8 @@ def diagonal(
     x, _ = matrix_last(ctx, x, dim1, dim2)
     *lead, height, width = ctx.sizes(x)
     start, length = diagonal_span(ctx, height, width, offset)
-    flat = ctx.reshape(x, [*lead, ctx.arithmetic("mul", height, width)])
-    return sliced(ctx, flat, len(lead), start, length, ctx.arithmetic("add", width, 1))
+    flat = ctx.reshape(x, [*lead, height * width])
+    return sliced(ctx, flat, len(lead), start, length, width + 1)
 
 
 @converter(
@@ -68,15 +68,15 @@ def diag_embed(
 ) -> ITensor:
     """The last axis as a diagonal of a square matrix of zeros, which has the axes dim1 and dim2"""
     *lead, length = ctx.sizes(x)
-    side = ctx.arithmetic("add", length, abs(offset))
+    side = length + abs(offset)
     # rows of side + 1 shift by one each
     wide = padded(ctx, ctx.unsqueeze(x, [len(lead) + 1]), [0, side], "constant")
-    count = ctx.arithmetic("mul", length, ctx.arithmetic("add", side, 1))
+    count = length * (side + 1)
     flat = ctx.reshape(wide, [*lead, count])
     start, _ = diagonal_span(ctx, side, side, offset)
-    area = ctx.arithmetic("mul", side, side)
-    filled = ctx.arithmetic("add", start, ctx.size(flat, len(lead)))
-    padding_after = ctx.arithmetic("sub", area, filled)
+    area = side * side
+    filled = start + ctx.size(flat, len(lead))
+    padding_after = area - filled
     square = ctx.reshape(
         padded(ctx, flat, [start, padding_after], "constant"), [*lead, side, side]
     )
@@ -122,7 +122,7 @@ def _zeros(ctx: ConversionContext, x: ITensor) -> ITensor:
 )
 def tril(ctx: ConversionContext, x: ITensor, diagonal: Size) -> ITensor:
     """x where column <= row + diagonal, else 0"""
-    mask = left_of(ctx, x, ctx.arithmetic("add", diagonal, 1))
+    mask = left_of(ctx, x, diagonal + 1)
     return _selected(ctx, x, mask, x, _zeros(ctx, x))
 
 
@@ -180,14 +180,12 @@ def combinations(
 def block_diag(ctx: ConversionContext, tensors: list[ITensor]) -> ITensor:
     """A block-diagonal matrix of the inputs; vectors are rows"""
     matrices = [at_least(ctx, tensor, 2) for tensor in tensors]
-    width: Size = 0
-    for matrix in matrices:
-        width = ctx.arithmetic("add", width, ctx.size(matrix, 1))
+    width = sum(ctx.size(matrix, 1) for matrix in matrices)
     rows = []
     before = 0
     for matrix in matrices:
         columns = ctx.size(matrix, 1)
-        after = ctx.arithmetic("sub", ctx.arithmetic("sub", width, before), columns)
+        after = width - before - columns
         rows.append(padded(ctx, matrix, [before, after], "constant"))
-        before = ctx.arithmetic("add", before, columns)
+        before += columns
     return joined(ctx, rows, 0)

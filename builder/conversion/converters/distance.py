@@ -50,7 +50,7 @@ def as_long(
         other_length = ctx.size(other, axis)
         sizes[axis] = length
         if not same(length, other_length):
-            sizes[axis] = ctx.arithmetic("max", length, other_length)
+            sizes[axis] = ctx.maximum(length, other_length)
     return ctx.expand(x, sizes)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -128,13 +129,10 @@ def _put_at(
     order = [*axes, *others]
     front = permuted(ctx, x, order)
     sizes = ctx.sizes(front)
-    volume: Size = 1
-    for size in sizes[: len(axes)]:
-        volume = ctx.arithmetic("mul", volume, size)
     several = len(axes) > 1
     rows = front
     if several:
-        rows = ctx.reshape(front, [volume, *sizes[len(axes) :]])
+        rows = ctx.reshape(front, [math.prod(sizes[: len(axes)]), *sizes[len(axes) :]])
     index = as_index(
         ctx, linear_index(ctx, [positions[axis] for axis in axes], sizes[: len(axes)])
     )
@@ -201,7 +199,7 @@ def masked_scatter(
     mask = ctx.expand(mask, sizes)
     row = count_before(ctx, mask)
     flat = ctx.reshape(source, [-1])
-    last = ctx.arithmetic("sub", ctx.size(flat, 0), 1)
+    last = ctx.size(flat, 0) - 1
     # behind the last true position
     row = ctx.elementwise("MIN", *ctx.operands(row, last, dtype=torch.int64))
     values = ctx.reshape(gathered(ctx, flat, row, 0), sizes)
@@ -231,7 +229,7 @@ def slice_scatter(
         return x
     if length == 1 and ctx.varies(first):
         return _one_position_written(ctx, x, src, axis, first)
-    return spliced(ctx, x, src, axis, first, ctx.arithmetic("add", first, length))
+    return spliced(ctx, x, src, axis, first, first + length)
 
 
 def _one_position_written(
@@ -260,8 +258,6 @@ def diagonal_scatter(
     start, length = diagonal_span(ctx, height, width, offset)
     if scalars.decided(ctx, "eq", length, 0):
         return x
-    flat = ctx.reshape(matrix, [*lead, ctx.arithmetic("mul", height, width)])
-    written = in_steps(
-        ctx, flat, src, len(lead), start, ctx.arithmetic("add", width, 1)
-    )
+    flat = ctx.reshape(matrix, [*lead, height * width])
+    written = in_steps(ctx, flat, src, len(lead), start, width + 1)
     return permuted(ctx, ctx.reshape(written, [*lead, height, width]), back)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -167,7 +168,7 @@ def _other_axes(
         elif isinstance(a, int):
             result.append(a)
         else:
-            result.append(ctx.arithmetic("max", a, b))
+            result.append(ctx.maximum(a, b))
     return result
 
 
@@ -239,7 +240,7 @@ def _gather_several(
     )
     first = axes[0]
     last = axes[-1]
-    volume = ctx.product([sizes[axis] for axis in axes])
+    volume = math.prod(sizes[axis] for axis in axes)
     merged = ctx.reshape(x, [*sizes[:first], volume, *sizes[last + 1 :]])
     return gathered(ctx, merged, flat, first)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -86,15 +87,10 @@ def degrees(
     """max(n - correction, 0) of the number n of elements of the axes, as a float or
     DynamicScalar.
     """
-    count: Any = 1
-    for axis in axes:
-        count = ctx.arithmetic("mul", count, ctx.size(x, axis))
+    count = math.prod(ctx.size(x, axis) for axis in axes)
     if isinstance(count, DynamicScalar):
-        return scalars.convert(
-            ctx,
-            ctx.arithmetic("max", ctx.arithmetic("sub", count, correction), 0),
-            torch.float32,
-        )
+        positive = ctx.maximum(count - correction, 0)
+        return scalars.convert(ctx, positive, torch.float32)
     return float(max(count - correction, 0))
 
 

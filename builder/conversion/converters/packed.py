@@ -155,7 +155,7 @@ def pad_sequence(
     """The sequences [steps, ...] stacked, each padded with padding_value to the longest"""
     longest = ctx.size(sequences[0], 0)
     for item in sequences[1:]:
-        longest = ctx.arithmetic("max", longest, ctx.size(item, 0))
+        longest = ctx.maximum(longest, ctx.size(item, 0))
     fill = ctx.constant(
         torch.tensor(padding_value).to(dtypes.from_trt(sequences[0].dtype))
     )
@@ -173,6 +173,6 @@ def _lengthened(
     length, *others = ctx.sizes(x)
     if same(length, steps):
         return x
-    first = ctx.arithmetic("sub", length, steps) if in_front else 0
+    first = length - steps if in_front else 0
     starts = [first] + [0] * len(others)
     return ctx.slice(x, starts, [steps, *others], mode="FILL", fill=fill)

@@ -39,10 +39,8 @@ def padded(
     for index in range(len(pad) // 2):
         axis = len(sizes) - 1 - index
         before, after = pad[2 * index : 2 * index + 2]
-        starts[axis] = ctx.arithmetic("sub", 0, before)
-        sizes[axis] = ctx.arithmetic(
-            "add", ctx.arithmetic("add", sizes[axis], before), after
-        )
+        starts[axis] = -before
+        sizes[axis] += before + after
     return _cropped_or_padded(ctx, x, pad, starts, sizes, mode, value)
 
 

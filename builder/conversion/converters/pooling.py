@@ -30,10 +30,7 @@ def _of_padded(ctx: ConversionContext, x: ITensor, pool: Pool) -> ITensor:
     divided by the averages of ones.
     """
     means = pooled(ctx, x, "AVERAGE", pool, "window")
-    sizes = [
-        ctx.arithmetic("add", ctx.size(x, axis + 2), 2 * pad)
-        for axis, pad in enumerate(pool.padding)
-    ]
+    sizes = [ctx.size(x, axis + 2) + 2 * pad for axis, pad in enumerate(pool.padding)]
     one = ctx.constant(torch.ones([1] * ctx.rank(x), dtype=ctx.dtype(x)))
     ones = ctx.expand(one, [1, 1, *sizes])
     parts = pooled(
@@ -197,7 +194,7 @@ def _flat_positions(ctx: ConversionContext, x: ITensor) -> ITensor:
     C.
     """
     lengths = ctx.sizes(x)[2:]
-    return ctx.reshape(iota(ctx, ctx.product(lengths)), [1, 1, *lengths])
+    return ctx.reshape(iota(ctx, math.prod(lengths)), [1, 1, *lengths])
 
 
 def _padded(
@@ -211,9 +208,9 @@ def _padded(
     starts: list[Size] = [0, 0]
     sizes = ctx.sizes(x)[:2]
     for axis, count in enumerate(lengths):
-        span = ctx.arithmetic("mul", ctx.arithmetic("sub", count, 1), pool.stride[axis])
+        span = (count - 1) * pool.stride[axis]
         starts.append(-pool.padding[axis])
-        sizes.append(ctx.arithmetic("add", span, pool.reach(axis)))
+        sizes.append(span + pool.reach(axis))
     return ctx.slice(
         x, starts, sizes, mode="FILL", fill=ctx.tensor(value, ctx.dtype(x))
     )

@@ -123,8 +123,8 @@ def scaled_length(ctx: ConversionContext, length: Size, scale: float) -> Size:
     ratio = Fraction(scale)
     if ratio.denominator <= 512 and scale < 1024:
         # 2, 0.5, 1.25: exact for every length
-        scaled = ctx.arithmetic("mul", length, ratio.numerator)
-        return ctx.arithmetic("floordiv", scaled, ratio.denominator)  # type: ignore[no-any-return]
+        scaled = length * ratio.numerator
+        return scaled // ratio.denominator  # type: ignore[no-any-return]
     table = doubles.of_length(ctx, length)
     if table is None:
         raise dynamic_value("the length of a resampled axis", length)
@@ -296,7 +296,7 @@ def _by_table(
     """
     most = size if isinstance(size, int) else longest(ctx, size)
     indices, weights = taps(method, most, factor)
-    last = ctx.arithmetic("sub", ctx.size(x, axis), 1)
+    last = ctx.size(x, axis) - 1
     parts = []
     for index, weight in zip(indices, weights, strict=True):
         index_part = ctx.slice(ctx.constant(index), [0], [size])

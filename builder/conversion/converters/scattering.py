@@ -151,7 +151,7 @@ def spliced(
     ctx: ConversionContext, x: ITensor, src: ITensor, axis: int, start: Size, end: Size
 ) -> ITensor:
     """x with [start:end] of an axis replaced by src."""
-    length_after = ctx.arithmetic("sub", ctx.size(x, axis), end)
+    length_after = ctx.size(x, axis) - end
     before = []
     if start != 0:
         before = [sliced(ctx, x, axis, 0, start)]

@@ -57,19 +57,19 @@ def bound(ctx: ConversionContext, value: Bound, size: Size, default: Size) -> Si
     if negative is not False:
         value = position(ctx, value, size)
     if negative is not True:
-        value = ctx.arithmetic("min", value, size)
+        value = ctx.minimum(value, size)
     if negative is not False:
-        value = ctx.arithmetic("max", value, 0)
+        value = ctx.maximum(value, 0)
     return value
 
 
 def length_between(ctx: ConversionContext, start: Size, end: Size, step: Size) -> Size:
     """ceil(max(end - start, 0) / step), the number of values of a slice with a positive step."""
-    span = ctx.arithmetic("max", ctx.arithmetic("sub", end, start), 0)
+    span = ctx.maximum(end - start, 0)
     if step == 1:
         return span  # type: ignore[no-any-return]
-    rounded = ctx.arithmetic("add", span, ctx.arithmetic("sub", step, 1))
-    return ctx.arithmetic("floordiv", rounded, step)  # type: ignore[no-any-return]
+    rounded = span + (step - 1)
+    return rounded // step  # type: ignore[no-any-return]
 
 
 @converter(
@@ -99,9 +99,9 @@ def position(ctx: ConversionContext, index: Size, size: Size) -> Size:
     negative = scalars.decided(ctx, "lt", index, 0)
     if negative is False:
         return index
-    moved = ctx.arithmetic("add", index, size)
+    moved = index + size
     if negative:
-        return moved  # type: ignore[no-any-return]
+        return moved
     assert isinstance(index, DynamicScalar)  # the sign of a number is known
     return where_negative(ctx, index, moved)
 
@@ -115,7 +115,7 @@ def where_negative(ctx: ConversionContext, index: DynamicScalar, moved: Size) ->
     symbol = scalars.unknown(chosen)
     if ctx.varies(index, moved):
         ctx.varying.add(symbol)
-    return DynamicScalar(chosen, symbol, index.dtype)
+    return DynamicScalar(ctx, chosen, symbol, index.dtype)
 
 
 @converter(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -55,9 +56,7 @@ def merged(ctx: ConversionContext, x: ITensor, start: int, end: int) -> ITensor:
     if start == end:
         return x
     sizes = ctx.sizes(x)
-    volume: Size = 1
-    for size in sizes[start : end + 1]:
-        volume = ctx.arithmetic("mul", volume, size)
+    volume = math.prod(sizes[start : end + 1])
     return ctx.reshape(x, [*sizes[:start], volume, *sizes[end + 1 :]])
 
 
@@ -83,10 +82,8 @@ def unflatten(
         i for i, size in enumerate(sizes) if isinstance(size, int) and size == -1
     ]
     if open_at:
-        known_product: Size = 1
-        for size in [*sizes[: open_at[0]], *sizes[open_at[0] + 1 :]]:
-            known_product = ctx.arithmetic("mul", known_product, size)
-        sizes[open_at[0]] = ctx.arithmetic("floordiv", lengths[axis], known_product)
+        known = [*sizes[: open_at[0]], *sizes[open_at[0] + 1 :]]
+        sizes[open_at[0]] = lengths[axis] // math.prod(known)
     return reshaped(ctx, x, [*lengths[:axis], *sizes, *lengths[axis + 1 :]])
 
 
@@ -274,7 +271,7 @@ def _broadcast(ctx: ConversionContext, a: Size, b: Size) -> Size:
     for size in (a, b):
         if isinstance(size, int):
             return size
-    larger: Size = ctx.arithmetic("max", a, b)
+    larger: Size = ctx.maximum(a, b)
     return larger
 
 

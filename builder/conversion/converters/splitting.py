@@ -32,7 +32,7 @@ def split_at(
     result = []
     for length in lengths:
         result.append(sliced(ctx, x, axis, start, length))
-        start = ctx.arithmetic("add", start, length)
+        start += length
     return result
 
 
@@ -71,8 +71,8 @@ def _equal_parts(
         raise Unconvertible(
             "the size of the parts is dynamic, and so is the number of tensors"
         )
-    before = ctx.arithmetic("mul", part_length, count - 1)
-    return [*([part_length] * (count - 1)), ctx.arithmetic("sub", size, before)]
+    before = part_length * (count - 1)
+    return [*([part_length] * (count - 1)), size - before]
 
 
 def _unpacked(node: Node) -> int | None:
@@ -108,8 +108,8 @@ def chunk(
     axis = ctx.axis(x, dim)
     if _count_is_read(node) and _may_be_fewer(ctx, ctx.size(x, axis), chunks):
         static_length(ctx, x, axis, f"{node.kind()}")
-    rounded = ctx.arithmetic("add", ctx.size(x, axis), chunks - 1)
-    part_length = ctx.arithmetic("floordiv", rounded, chunks)
+    rounded = ctx.size(x, axis) + (chunks - 1)
+    part_length = rounded // chunks
     if part_length == 0:
         return [x] * chunks
     return split_at(ctx, x, axis, _equal_parts(ctx, node, x, axis, part_length, chunks))
@@ -167,14 +167,12 @@ def tensor_split(
     """`sections` parts, the first size % sections of them one longer than the others."""
     axis = ctx.axis(x, dim)
     size = ctx.size(x, axis)
-    shorter = ctx.arithmetic("floordiv", size, sections)
+    shorter = size // sections
     longer = scalars.modulo(ctx, size, sections)
     lengths = []
     for index in range(sections):
-        extra = ctx.arithmetic(
-            "min", ctx.arithmetic("max", ctx.arithmetic("sub", longer, index), 0), 1
-        )
-        lengths.append(ctx.arithmetic("add", shorter, extra))
+        extra = ctx.minimum(ctx.maximum(longer - index, 0), 1)
+        lengths.append(shorter + extra)
     return split_at(ctx, x, axis, lengths)
 
 

@@ -53,8 +53,8 @@ def window_count(
     ctx: ConversionContext, length: Size, kernel: int, dilation: int, stride: int
 ) -> Size:
     """(length - dilation * (kernel - 1) - 1) // stride + 1"""
-    span = ctx.arithmetic("sub", length, dilation * (kernel - 1) + 1)
-    return ctx.arithmetic("add", ctx.arithmetic("floordiv", span, stride), 1)  # type: ignore[no-any-return]
+    span = length - (dilation * (kernel - 1) + 1)
+    return span // stride + 1
 
 
 @converter(
@@ -89,8 +89,8 @@ def im2col(
     x = ctx.permute(x, order)
     sizes = ctx.sizes(x)
     *front, channels, high, wide, rows, columns = sizes
-    values = ctx.product([channels, high, wide])
-    positions = ctx.product([rows, columns])
+    values = channels * high * wide
+    positions = rows * columns
     return ctx.reshape(x, [*front, values, positions])
 
 
@@ -122,7 +122,7 @@ def col2im(
     counts = [
         window_count(
             ctx,
-            ctx.arithmetic("add", output_size[i], 2 * padding[i]),
+            output_size[i] + 2 * padding[i],
             kernel_size[i],
             dilation[i],
             stride[i],
@@ -143,9 +143,7 @@ def _crop_or_pad(
     ctx: ConversionContext, requested: Size, whole: Size, padding: int
 ) -> tuple[Size, Size]:
     """Crop the padding at the start; at the end, crop or pad to the requested size."""
-    return -padding, ctx.arithmetic(
-        "sub", ctx.arithmetic("add", requested, padding), whole
-    )
+    return -padding, requested + padding - whole
 
 
 def _placed(
@@ -191,5 +189,5 @@ def _reach(
     ctx: ConversionContext, count: Size, kernel: int, dilation: int, stride: int
 ) -> Size:
     """(count - 1) * stride + dilation * (kernel - 1) + 1"""
-    steps = ctx.arithmetic("mul", ctx.arithmetic("sub", count, 1), stride)
-    return ctx.arithmetic("add", steps, dilation * (kernel - 1) + 1)  # type: ignore[no-any-return]
+    steps = (count - 1) * stride
+    return steps + (dilation * (kernel - 1) + 1)

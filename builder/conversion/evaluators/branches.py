@@ -133,7 +133,7 @@ def _choice(ctx: ConversionContext, condition: Operand, yes: Scalar, no: Scalar)
         )
     else:
         chosen = ctx.net.add_select(flag, a, b).get_output(0)
-    return DynamicScalar(chosen, unknown(chosen), dtype)
+    return DynamicScalar(ctx, chosen, unknown(chosen), dtype)
 
 
 def _conditional(
@@ -276,7 +276,7 @@ def _merge_numbers(
     dtype = torch.promote_types(ctx.dtype(yes), ctx.dtype(no))
     pair = (_owned(ctx, vector(ctx, value, dtype)) for value in (yes, no))
     output = conditional.add_output(*pair).get_output(0)
-    return DynamicScalar(output, sympy.Symbol(output.name), dtype)
+    return DynamicScalar(ctx, output, sympy.Symbol(output.name), dtype)
 
 
 @contextmanager
@@ -297,7 +297,7 @@ def _entering(
                 inside(value.front), inside(value.rows), inside(value.count)
             )
         if isinstance(value, DynamicScalar):
-            return DynamicScalar(inside(value.tensor), value.expr, value.dtype)
+            return DynamicScalar(ctx, inside(value.tensor), value.expr, value.dtype)
         if not is_tensor(value):
             return value
         if value.name not in entered:

@@ -175,7 +175,7 @@ def _fold(operation: str) -> Callable[..., Any]:
     def fold(ctx: ConversionContext, values: list[Size]) -> Any:
         result = values[0] if values else 0
         for value in values[1:]:
-            result = scalars.binary(ctx, operation, result, value)
+            result = ctx.arithmetic(operation, result, value)
         return result
 
     return fold

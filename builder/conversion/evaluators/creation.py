@@ -170,8 +170,8 @@ def range_length(ctx: ConversionContext, start: Size, end: Size, step: Any) -> S
     floats in float64, and the quotient is rounded before the ceiling is taken.
     """
     if any(ctx.dtype(number).is_floating_point for number in (start, end, step)):
-        distance = scalars.binary(ctx, "sub", end, start)
-        quotient = scalars.binary(ctx, "truediv", distance, step)
+        distance = end - start
+        quotient = distance / step
         if (
             isinstance(quotient, DynamicScalar)
             and quotient.doubles is None
@@ -182,8 +182,8 @@ def range_length(ctx: ConversionContext, start: Size, end: Size, step: Any) -> S
                 " float64"
             )
         return scalars.convert(ctx, scalars.unary(ctx, "CEIL", quotient), torch.int64)  # type: ignore[no-any-return]
-    back = ctx.arithmetic("sub", start, end)
-    count = ctx.arithmetic("sub", 0, ctx.arithmetic("floordiv", back, step))
+    back = start - end
+    count = -(back // step)
     return scalars.convert(ctx, count, torch.int64)  # type: ignore[no-any-return]
 
 
@@ -269,8 +269,8 @@ def linspace(
         return torch.linspace(start, end, steps, dtype=target)
     if not target.is_floating_point:
         raise Unconvertible("linspace of integers over a dynamic range")
-    gaps = ctx.arithmetic("max", ctx.arithmetic("sub", steps, 1), 1)
-    step = scalars.binary(ctx, "truediv", scalars.binary(ctx, "sub", end, start), gaps)
+    gaps = ctx.maximum(steps - 1, 1)
+    step = (end - start) / gaps
     return counted(ctx, start, step, steps, target)
 
 

@@ -218,7 +218,7 @@ def _counter(ctx: ConversionContext, layer: Any, trip_count: Size) -> DynamicSca
     symbol = sympy.Symbol(number.name, integer=True, nonnegative=True)
     ctx.varying.add(symbol)
     ctx.counters[symbol] = expression(trip_count)
-    return DynamicScalar(number, symbol)
+    return DynamicScalar(ctx, number, symbol)
 
 
 def _carried(
@@ -392,7 +392,10 @@ class _Carried:
         if not self._is_number():
             return tensor
         return DynamicScalar(
-            tensor, sympy.Symbol(tensor.name, integer=True), self.ctx.dtype(self.value)
+            self.ctx,
+            tensor,
+            sympy.Symbol(tensor.name, integer=True),
+            self.ctx.dtype(self.value),
         )
 
     def follow(self, value: object) -> None:

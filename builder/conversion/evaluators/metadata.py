@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -30,10 +31,7 @@ def size_of_axis(ctx: ConversionContext, tensor: Tensor, dim: int) -> Any:
 @evaluator("aten::numel", "aten::sym_numel")
 def numel(ctx: ConversionContext, tensor: Tensor) -> Any:
     """The product of the sizes."""
-    result: Any = 1
-    for size in ctx.sizes(tensor):
-        result = ctx.arithmetic("mul", result, size)
-    return result
+    return math.prod(ctx.sizes(tensor))
 
 
 @evaluator("aten::dim")

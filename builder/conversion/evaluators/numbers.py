@@ -36,7 +36,7 @@ BINARY = {
 def _register_binary(name: str, operation: str) -> None:
     @evaluator(*numeric(name))
     def binary(ctx: ConversionContext, a: Scalar, b: Scalar) -> Any:
-        return scalars.binary(ctx, operation, a, b)
+        return ctx.arithmetic(operation, a, b)
 
 
 for _name, _operation in BINARY.items():
@@ -67,8 +67,8 @@ def shift(ctx: ConversionContext, node: Node, a: Scalar, b: Scalar) -> Any:
         raise Unconvertible(
             "a shift by a negative number of bits, which Python also refuses"
         )
-    operation = "mul" if node.kind() == "aten::__lshift__" else "floordiv"
-    return scalars.binary(ctx, operation, a, 2**positions)
+    factor = 2**positions
+    return a * factor if node.kind() == "aten::__lshift__" else a // factor
 
 
 MOST_SORTED = 8
@@ -88,8 +88,8 @@ def ascending(ctx: ConversionContext, values: list[Any]) -> list[Any]:
     for end in range(len(ordered) - 1, 0, -1):
         for index in range(end):
             first, second = ordered[index], ordered[index + 1]
-            ordered[index] = scalars.binary(ctx, "min", first, second)
-            ordered[index + 1] = scalars.binary(ctx, "max", first, second)
+            ordered[index] = ctx.minimum(first, second)
+            ordered[index + 1] = ctx.maximum(first, second)
     return ordered
 
 
@@ -102,13 +102,13 @@ def round_to_zero(ctx: ConversionContext, a: Scalar, b: Scalar) -> Any:
 @evaluator(*numeric("aten::neg"))
 def negative(ctx: ConversionContext, a: Scalar) -> Any:
     """-a"""
-    return scalars.binary(ctx, "sub", 0, a)
+    return -a
 
 
 @evaluator(*numeric("prim::abs"))
 def absolute(ctx: ConversionContext, a: Scalar) -> Any:
     """abs(a)"""
-    return scalars.binary(ctx, "max", a, scalars.binary(ctx, "sub", 0, a))
+    return ctx.maximum(a, -a)
 
 
 @evaluator(*numeric("aten::pow"))
@@ -120,15 +120,10 @@ def power(ctx: ConversionContext, node: Node, a: Scalar, b: Scalar) -> Any:
             return float(a**b)
         return a**b
     if isinstance(b, int) and 0 <= b <= 8:
-        result: Any = 1
-        for _ in range(b):
-            result = scalars.binary(ctx, "mul", result, a)
+        result = math.prod([a] * b)
     else:
-        result = scalars.binary(
-            ctx,
-            "pow",
-            *(scalars.convert(ctx, value, torch.float32) for value in (a, b)),
-        )
+        numbers = (scalars.convert(ctx, value, torch.float32) for value in (a, b))
+        result = ctx.arithmetic("pow", *numbers)
     if kind == "int":
         return result
     return scalars.convert(ctx, result, torch.float32)
@@ -245,7 +240,7 @@ def _register_logic(
         output = ctx.elementwise(
             layer, *(scalars.vector(ctx, value, torch.bool) for value in (a, b))
         )
-        return DynamicScalar(output, scalars.unknown(output), torch.bool)
+        return DynamicScalar(ctx, output, scalars.unknown(output), torch.bool)
 
 
 for _entry in (
@@ -262,7 +257,7 @@ def negation(ctx: ConversionContext, a: Scalar) -> Any:
     if not isinstance(a, DynamicScalar):
         return not a
     output = ctx.unary("NOT", scalars.convert(ctx, a, torch.bool).tensor)
-    return DynamicScalar(output, scalars.unknown(output), torch.bool)
+    return DynamicScalar(ctx, output, scalars.unknown(output), torch.bool)
 
 
 @evaluator("aten::__is__")
@@ -338,12 +333,8 @@ def range_length(ctx: ConversionContext, low: Any, high: Any, step: Any) -> Any:
     if not isinstance(step, int) or step == 0:
         raise Unconvertible("a range of dynamic length needs a static step")
     low, high = (low, high) if step > 0 else (high, low)
-    span = scalars.binary(
-        ctx, "add", scalars.binary(ctx, "sub", high, low), abs(step) - 1
-    )
-    return scalars.binary(
-        ctx, "max", scalars.binary(ctx, "floordiv", span, abs(step)), 0
-    )
+    span = high - low + (abs(step) - 1)
+    return ctx.maximum(span // abs(step), 0)
 
 
 @evaluator("aten::__derive_index")
@@ -351,4 +342,4 @@ def derive_index(
     ctx: ConversionContext, index: Scalar, start: Scalar, step: Scalar
 ) -> Any:
     """start + index * step"""
-    return scalars.binary(ctx, "add", start, scalars.binary(ctx, "mul", index, step))
+    return start + index * step

@@ -7,7 +7,7 @@ are selected (operators.py) if every tensor argument is a DynamicScalar or a sta
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -18,27 +18,7 @@ from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.evaluators.prim import dtype_of_code
 from builder.conversion.registry import evaluator
-from builder.conversion.values import Number, item_of
-
-BINARY = {
-    "mul.Tensor": "mul",
-    "mul.Scalar": "mul",
-    "floor_divide": "floordiv",
-    "floor_divide.Scalar": "floordiv",
-    "div.Tensor": "truediv",
-    "div.Scalar": "truediv",
-    "true_divide.Tensor": "truediv",
-    "maximum": "max",
-    "max.other": "max",
-    "minimum": "min",
-    "min.other": "min",
-}
-SCALED = {
-    "add.Tensor": "add",
-    "add.Scalar": "add",
-    "sub.Tensor": "sub",
-    "sub.Scalar": "sub",
-}
+from builder.conversion.values import Scalar, item_of
 
 
 def _zero_dim(value: DynamicScalar) -> Any:
@@ -48,60 +28,35 @@ def _zero_dim(value: DynamicScalar) -> Any:
     return torch.tensor(value)
 
 
-def _register(key: str, compute: Callable[..., Any]) -> None:
-    @evaluator(f"aten::{key}")
+def _register(keys: Iterable[str], compute: Callable[..., Any]) -> None:
+    @evaluator(*(f"aten::{key}" for key in keys))
     def evaluate(ctx: ConversionContext, *values: object) -> Any:
         return _zero_dim(compute(ctx, *(item_of(value) for value in values)))
 
 
-def _scaled(
-    ctx: ConversionContext, operation: str, a: DynamicScalar, b: Number, alpha: int = 1
-) -> Any:
-    """a + alpha * b, or a - alpha * b"""
-    return scalars.binary(ctx, operation, a, scalars.binary(ctx, "mul", b, alpha))
-
-
-def _reversed(ctx: ConversionContext, a: Any, b: Any, alpha: Any = 1) -> Any:
-    """b - alpha * a"""
-    return _scaled(ctx, "sub", b, a, alpha)
-
-
-def _negative(ctx: ConversionContext, a: DynamicScalar) -> Any:
-    return scalars.binary(ctx, "sub", 0, a)
-
-
-def _divided(ctx: ConversionContext, a: DynamicScalar, b: int, mode: str | None) -> Any:
+def _divided(ctx: ConversionContext, a: Scalar, b: Scalar, mode: str | None) -> Any:
     """a / b, optionally rounded down or toward zero"""
     if mode == "trunc":
         return scalars.truncated(ctx, a, b)
-    return scalars.binary(ctx, "floordiv" if mode == "floor" else "truediv", a, b)
+    return a // b if mode == "floor" else a / b
 
 
-for _key in ("div.Tensor_mode", "div.Scalar_mode"):
-    _register(_key, _divided)
-for _key, _operation in BINARY.items():
+_register(("add.Tensor", "add.Scalar"), lambda ctx, a, b, alpha=1: a + b * alpha)
+_register(("sub.Tensor", "sub.Scalar"), lambda ctx, a, b, alpha=1: a - b * alpha)
+_register(("rsub.Tensor", "rsub.Scalar"), lambda ctx, a, b, alpha=1: b - a * alpha)
+_register(("neg",), lambda ctx, a: -a)
+_register(("mul.Tensor", "mul.Scalar"), lambda ctx, a, b: a * b)
+_register(("floor_divide", "floor_divide.Scalar"), lambda ctx, a, b: a // b)
+_register(("div.Tensor", "div.Scalar", "true_divide.Tensor"), lambda ctx, a, b: a / b)
+_register(("div.Tensor_mode", "div.Scalar_mode"), _divided)
+_register(("remainder.Tensor", "remainder.Scalar"), scalars.modulo)
+_register(("maximum", "max.other"), ConversionContext.maximum)
+_register(("minimum", "min.other"), ConversionContext.minimum)
+for _name in scalars.COMPARISON:
     _register(
-        _key,
-        lambda ctx, a, b, operation=_operation: scalars.binary(ctx, operation, a, b),
+        (f"{_name}.Tensor", f"{_name}.Scalar"),
+        lambda ctx, a, b, name=_name: scalars.compare(ctx, name, a, b),
     )
-for _key, _operation in SCALED.items():
-    _register(
-        _key,
-        lambda ctx, *values, operation=_operation: _scaled(ctx, operation, *values),
-    )
-for _operation in scalars.COMPARISON:
-    for _overload in ("Tensor", "Scalar"):
-        _register(
-            f"{_operation}.{_overload}",
-            lambda ctx, a, b, operation=_operation: scalars.compare(
-                ctx, operation, a, b
-            ),
-        )
-for _key in ("remainder.Tensor", "remainder.Scalar"):
-    _register(_key, scalars.modulo)
-for _key in ("rsub.Tensor", "rsub.Scalar"):
-    _register(_key, _reversed)
-_register("neg", _negative)
 
 
 @evaluator("aten::to.dtype", "aten::to.prim_dtype")
