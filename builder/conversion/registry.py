@@ -137,6 +137,20 @@ def of_operands(operator: str, *overloads: str) -> list[str]:
     ]
 
 
+def for_each(*rows: Any) -> Callable[[Function], Function]:
+    """Call a function once for each row: an argument, or a tuple of all arguments.
+
+    Functions that register one operator of a family are decorated so.
+    """
+
+    def register(function: Function) -> Function:
+        for row in rows:
+            function(*row) if isinstance(row, tuple) else function(row)
+        return function
+
+    return register
+
+
 def converter(
     *schemas: str,
     when: Predicate | tuple[Predicate, ...] = (),

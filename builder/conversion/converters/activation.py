@@ -20,36 +20,34 @@ from builder.conversion.layers import (
     expm1,
     floating,
 )
-from builder.conversion.registry import converter
+from builder.conversion.registry import converter, for_each
 from builder.conversion.values import Tensor
 from builder.engine import ITensor
 
-PLAIN: dict[str, tuple[str, float | None, float | None]] = {
-    "tanh(Tensor self) -> Tensor": ("TANH", None, None),
-    "sigmoid(Tensor self) -> Tensor": ("SIGMOID", None, None),
-    "special_expit(Tensor self) -> Tensor": ("SIGMOID", None, None),
-    "selu(Tensor self) -> Tensor": (
+
+@for_each(
+    ("tanh(Tensor self) -> Tensor", "TANH"),
+    ("sigmoid(Tensor self) -> Tensor", "SIGMOID"),
+    ("special_expit(Tensor self) -> Tensor", "SIGMOID"),
+    (
+        "selu(Tensor self) -> Tensor",
         "SELU",
         1.6732632423543772848170429916717,
         1.0507009873554804934193349852946,
     ),
-    "hardsigmoid(Tensor self) -> Tensor": ("HARD_SIGMOID", 1 / 6, 0.5),
-}
-"""The schema, the ActivationType, alpha and beta; integers are promoted to float32."""
-
-
+    ("hardsigmoid(Tensor self) -> Tensor", "HARD_SIGMOID", 1 / 6, 0.5),
+)
 def _register(
-    schema: str, activation: str, alpha: float | None, beta: float | None
+    schema: str,
+    activation: str,
+    alpha: float | None = None,
+    beta: float | None = None,
 ) -> None:
     note = NAN_UNDEFINED if activation == "HARD_SIGMOID" else ""
 
     @converter(f"aten::{schema}", note=note)
     def plain(ctx: ConversionContext, x: ITensor) -> ITensor:
         return activate(ctx, floating(ctx, x), activation, alpha, beta)
-
-
-for _schema, _arguments in PLAIN.items():
-    _register(_schema, *_arguments)
 
 
 @converter("aten::relu(Tensor self) -> Tensor", note=NAN_UNDEFINED)

@@ -22,7 +22,7 @@ from builder.conversion.layers import (
     reduce,
 )
 from builder.conversion.pools import Pool, pooled
-from builder.conversion.registry import converter
+from builder.conversion.registry import converter, for_each
 from builder.conversion.spatial import as_image, filled, iota
 from builder.conversion.values import Tensor
 from builder.engine import ITensor, trt
@@ -38,6 +38,7 @@ ADAPTIVE_AVERAGE = {
 }
 
 
+@for_each(*ADAPTIVE_AVERAGE.items())
 def _register_adaptive_average(schema: str, axes: int) -> None:
     @converter(
         f"aten::{schema}", dynamic=("output_size",), when=floats, note=NAN_SPREADS
@@ -49,10 +50,7 @@ def _register_adaptive_average(schema: str, axes: int) -> None:
         return _adaptive(ctx, x, axes, filled(output_size, axes), "AVERAGE")
 
 
-for _schema, _axes in ADAPTIVE_AVERAGE.items():
-    _register_adaptive_average(_schema, _axes)
-
-
+@for_each(1, 2, 3)
 def _register_adaptive_maximum(axes: int) -> None:
     @converter(
         f"aten::adaptive_max_pool{axes}d(Tensor self, int[{axes}] output_size) -> (Tensor, Tensor)",
@@ -67,10 +65,6 @@ def _register_adaptive_maximum(axes: int) -> None:
         if not node.outputsAt(1).uses():
             return _adaptive(ctx, x, axes, sizes, "MAX"), None
         return _adaptive_with_indices(ctx, x, axes, sizes)
-
-
-for _axes in (1, 2, 3):
-    _register_adaptive_maximum(_axes)
 
 
 def _adaptive(

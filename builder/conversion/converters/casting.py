@@ -8,7 +8,7 @@ import torch
 
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.evaluators.prim import dtype_of_code
-from builder.conversion.registry import converter
+from builder.conversion.registry import converter, for_each
 from builder.conversion.values import Tensor
 from builder.dtypes import TABLE, name_of, torch_dtype
 from builder.engine import ITensor
@@ -99,13 +99,15 @@ CASTS = frozenset("Float Half Int Long Byte Char Double Short".split())
 """The types with an operator `aten::_cast_<name>`."""
 
 
+@for_each(
+    *(
+        (entry.scalar_type, torch_dtype(entry))
+        for entry in TABLE
+        if entry.scalar_type in CASTS
+    )
+)
 def _register_cast(name: str, dtype: torch.dtype) -> None:
     @converter(f"aten::_cast_{name}(Tensor self, bool non_blocking=False) -> Tensor")
     def cast(ctx: ConversionContext, x: ITensor) -> ITensor:
         """self.to the dtype of the name"""
         return converted(ctx, x, dtype)
-
-
-for _entry in TABLE:
-    if _entry.scalar_type in CASTS:
-        _register_cast(_entry.scalar_type, torch_dtype(_entry))

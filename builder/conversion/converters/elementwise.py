@@ -22,7 +22,8 @@ from builder.conversion.layers import (
     less,
     to_result_dtype,
 )
-from builder.conversion.registry import converter, of_operands
+from builder.conversion.registry import converter, for_each, of_operands
+from builder.conversion.scalars import COMPARISON
 from builder.conversion.values import Operand, Scalar, Tensor
 from builder.engine import ITensor
 
@@ -31,14 +32,6 @@ EXTREMA = {
     "max.other(Tensor self, Tensor other) -> Tensor": "MAX",
     "minimum(Tensor self, Tensor other) -> Tensor": "MIN",
     "min.other(Tensor self, Tensor other) -> Tensor": "MIN",
-}
-COMPARISON = {
-    "eq": ("EQUAL", False),
-    "ne": ("EQUAL", True),
-    "lt": ("LESS", False),
-    "ge": ("LESS", True),
-    "gt": ("GREATER", False),
-    "le": ("GREATER", True),
 }
 
 
@@ -51,15 +44,12 @@ def product(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
     return combine(ctx, "PROD", x, other)
 
 
+@for_each(*EXTREMA.items())
 def _register_extremum(schema: str, operation: str) -> None:
     @converter(f"aten::{schema}", constants=("self", "other"))
     def of_two(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
         """The larger or the smaller; NaN if one of them is NaN"""
         return extremum(ctx, operation, x, other)
-
-
-for _schema, _operation in EXTREMA.items():
-    _register_extremum(_schema, _operation)
 
 
 def _scaled(
@@ -70,6 +60,11 @@ def _scaled(
     return ctx.elementwise("PROD", *ctx.operands(x, alpha, dtype=dtype))
 
 
+@for_each(
+    ("add", "SUM", "self + alpha * other"),
+    ("sub", "SUB", "self - alpha * other"),
+    ("rsub", "SUB", "other - alpha * self"),
+)
 def _register_linear(name: str, operation: str, formula: str) -> None:
     @converter(
         f"aten::{name}.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor",
@@ -92,12 +87,10 @@ def _register_linear(name: str, operation: str, formula: str) -> None:
     linear.__doc__ = formula
 
 
-_register_linear("add", "SUM", "self + alpha * other")
-_register_linear("sub", "SUB", "self - alpha * other")
-_register_linear("rsub", "SUB", "other - alpha * self")
+@for_each(*COMPARISON)
+def _register_comparison(name: str) -> None:
+    _, operation, negate = COMPARISON[name]
 
-
-def _register_comparison(name: str, operation: str, negate: bool) -> None:
     @converter(
         *of_operands(f"aten::{name}", "Tensor", "Scalar"),
         constants=("self", "other"),
@@ -105,10 +98,6 @@ def _register_comparison(name: str, operation: str, negate: bool) -> None:
     )
     def compare(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
         return comparison(ctx, operation, negate, x, other)
-
-
-for _name, (_operation, _negate) in COMPARISON.items():
-    _register_comparison(_name, _operation, _negate)
 
 
 @converter(
@@ -175,6 +164,10 @@ def _lerp(
     return choose(ctx, less(ctx, ctx.unary("ABS", weight), 0.5), from_start, from_end)
 
 
+@for_each(
+    ("addcmul", "PROD", "self + value tensor1 tensor2"),
+    ("addcdiv", "DIV", "self + value tensor1 / tensor2"),
+)
 def _register_combination(name: str, operation: str, formula: str) -> None:
     @converter(
         f"aten::{name}(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor",
@@ -192,10 +185,6 @@ def _register_combination(name: str, operation: str, formula: str) -> None:
         return to_result_dtype(ctx, result, computed, dtype)
 
     combined.__doc__ = f"{formula}; half precision is computed in float32"
-
-
-_register_combination("addcmul", "PROD", "self + value tensor1 tensor2")
-_register_combination("addcdiv", "DIV", "self + value tensor1 / tensor2")
 
 
 @converter(

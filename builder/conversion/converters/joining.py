@@ -9,7 +9,7 @@ import torch
 
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dtypes import promote
-from builder.conversion.registry import converter
+from builder.conversion.registry import converter, for_each
 from builder.conversion.values import Tensor
 from builder.engine import ITensor
 
@@ -79,6 +79,7 @@ def at_least(ctx: ConversionContext, x: Tensor, rank: int) -> Any:
     return x
 
 
+@for_each(1, 2, 3)
 def _register_atleast(rank: int) -> None:
     @converter(f"aten::atleast_{rank}d(Tensor self) -> Tensor")
     def one(ctx: ConversionContext, x: ITensor) -> Any:
@@ -91,25 +92,13 @@ def _register_atleast(rank: int) -> None:
         return [at_least(ctx, tensor, rank) for tensor in tensors]
 
 
-for _rank in (1, 2, 3):
-    _register_atleast(_rank)
-
-
+@for_each(("hstack", 1, 1), ("vstack", 2, 0), ("row_stack", 2, 0), ("dstack", 3, 2))
 def _register_stack(name: str, rank: int, axis: int) -> None:
     @converter(f"aten::{name}(Tensor[] tensors) -> Tensor", constants=("tensors",))
     def stacked(ctx: ConversionContext, tensors: list[Tensor]) -> ITensor:
         """The concatenated tensors, after atleast_1d, _2d or _3d"""
         parts = [at_least(ctx, tensor, rank) for tensor in tensors]
         return joined(ctx, parts, 0 if ctx.rank(parts[0]) == 1 else axis)
-
-
-for _name, _rank, _axis in (
-    ("hstack", 1, 1),
-    ("vstack", 2, 0),
-    ("row_stack", 2, 0),
-    ("dstack", 3, 2),
-):
-    _register_stack(_name, _rank, _axis)
 
 
 @converter("aten::column_stack(Tensor[] tensors) -> Tensor", constants=("tensors",))

@@ -16,7 +16,7 @@ from builder.conversion.layers import (
     less,
     with_nan_of,
 )
-from builder.conversion.registry import converter
+from builder.conversion.registry import converter, for_each
 from builder.conversion.values import Operand, Tensor
 from builder.engine import ITensor
 
@@ -61,6 +61,7 @@ def _limited(
     return x
 
 
+@for_each(("min", "MAX", "max(x, low)"), ("max", "MIN", "min(x, high)"))
 def _register_limit(name: str, operation: str, formula: str) -> None:
     @converter(
         f"aten::clamp_{name}(Tensor self, Scalar {name}) -> Tensor",
@@ -72,10 +73,6 @@ def _register_limit(name: str, operation: str, formula: str) -> None:
         return extremum(ctx, operation, x, limit)
 
     clamped.__doc__ = formula
-
-
-_register_limit("min", "MAX", "max(x, low)")
-_register_limit("max", "MIN", "min(x, high)")
 
 
 @converter("aten::isfinite(Tensor self) -> Tensor")
@@ -104,16 +101,13 @@ def isinf(ctx: ConversionContext, x: ITensor) -> ITensor:
     return equal(ctx, ctx.unary("ABS", x), torch.inf)
 
 
+@for_each(("isposinf", torch.inf), ("isneginf", -torch.inf))
 def _register_signed_infinity(name: str, infinity: float) -> None:
     @converter(f"aten::{name}(Tensor self) -> Tensor")
     def is_infinity(ctx: ConversionContext, x: ITensor) -> ITensor:
         if ctx.dtype(x).is_floating_point:
             return equal(ctx, x, infinity)
         return constant_like(ctx, x, False)
-
-
-for _name, _infinity in (("isposinf", torch.inf), ("isneginf", -torch.inf)):
-    _register_signed_infinity(_name, _infinity)
 
 
 def constant_like(ctx: ConversionContext, x: ITensor, value: bool) -> ITensor:
@@ -151,6 +145,7 @@ def nan_to_num(
     return result
 
 
+@for_each(("fmax", "MAX"), ("fmin", "MIN"))
 def _register_nan_aware(name: str, operation: str) -> None:
     @converter(
         f"aten::{name}(Tensor self, Tensor other) -> Tensor",
@@ -162,7 +157,3 @@ def _register_nan_aware(name: str, operation: str) -> None:
         x, other = ctx.operands(x, other)
         result = choose(ctx, is_nan(ctx, other), x, combine(ctx, operation, x, other))
         return choose(ctx, is_nan(ctx, x), other, result)
-
-
-for _name, _operation in (("fmax", "MAX"), ("fmin", "MIN")):
-    _register_nan_aware(_name, _operation)

@@ -10,7 +10,7 @@ import torch
 from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.layers import combine, computed_in, reduced_sizes
-from builder.conversion.registry import converter
+from builder.conversion.registry import converter, for_each
 from builder.conversion.values import Scalar, Tensor
 from builder.engine import ITensor, trt
 
@@ -190,6 +190,7 @@ _ADDED = (
 _FACTORS = ("self", "mat", "vec", "batch1", "batch2", "vec1", "vec2")
 
 
+@for_each(*_ADDED)
 def _register_added(schema: str) -> None:
     name = schema[: schema.index("(")]
 
@@ -211,10 +212,6 @@ def _register_added(schema: str) -> None:
         if not isinstance(beta, DynamicScalar) and beta == 0:
             return result
         return combine(ctx, "SUM", scaled(ctx, x, beta), result)
-
-
-for _schema in _ADDED:
-    _register_added(_schema)
 
 
 @converter(

@@ -11,13 +11,14 @@ import torch
 from builder.conversion import dtypes
 from builder.conversion.context import ConversionContext
 from builder.conversion.layers import choose, less, reduce
-from builder.conversion.registry import converter, of_operands
+from builder.conversion.registry import converter, for_each, of_operands
 from builder.conversion.values import Operand, Tensor
 from builder.engine import ITensor
 
 OPERATIONS = {"and": "AND", "or": "OR", "xor": "XOR"}
 
 
+@for_each(*OPERATIONS.items())
 def _register_logical(name: str, operation: str) -> None:
     @converter(
         f"aten::logical_{name}(Tensor self, Tensor other) -> Tensor",
@@ -33,6 +34,7 @@ def _is_low_mask(value: Operand) -> TypeGuard[int]:
     return isinstance(value, int) and value >= 0 and value & (value + 1) == 0
 
 
+@for_each(*OPERATIONS.items())
 def _register_bitwise(name: str, operation: str) -> None:
     @converter(
         *of_operands(f"aten::bitwise_{name}", "Tensor", "Scalar", "Scalar_Tensor"),
@@ -49,11 +51,6 @@ def _register_bitwise(name: str, operation: str) -> None:
         if operation == "AND" and _is_low_mask(other):
             return low_bits(ctx, a, other, dtype)
         return by_bits(ctx, operation, a, b, dtype)
-
-
-for _name, _operation in OPERATIONS.items():
-    _register_logical(_name, _operation)
-    _register_bitwise(_name, _operation)
 
 
 @converter("aten::logical_not(Tensor self) -> Tensor")
@@ -127,6 +124,7 @@ def bits(ctx: ConversionContext, x: ITensor, carrier: torch.dtype) -> ITensor:
     return ctx.unary("NOT", ctx.elementwise("EQUAL", shifted, even))
 
 
+@for_each(("left", "lshift"), ("right", "rshift"))
 def _register_shift(direction: str, short: str) -> None:
     @converter(
         *of_operands(
@@ -209,5 +207,3 @@ def within(ctx: ConversionContext, positions: ITensor, most: int) -> ITensor:
 
 
 SHIFTS = {"left": shift_left, "right": shift_right}
-for _direction, _short in (("left", "lshift"), ("right", "rshift")):
-    _register_shift(_direction, _short)

@@ -20,13 +20,14 @@ from builder.conversion.layers import (
     half_as_float32,
     reduce,
 )
-from builder.conversion.registry import converter
+from builder.conversion.registry import converter, for_each
 from builder.conversion.values import Number
 from builder.engine import ITensor
 
 NAN_OF_EXTREMES = f"{NAN_UNDEFINED} for the orders inf and -inf"
 
 
+@for_each("var", "std", "var_mean", "std_mean")
 def _register(name: str) -> None:
     with_mean = name.endswith("mean")
     returns = "(Tensor, Tensor)" if with_mean else "Tensor"
@@ -57,10 +58,6 @@ def _register(name: str) -> None:
     ) -> Any:
         by = int(unbiased) if correction is None else correction
         return results(ctx, x, dim, by, keepdim)
-
-
-for _name in ("var", "std", "var_mean", "std_mean"):
-    _register(_name)
 
 
 def moments(

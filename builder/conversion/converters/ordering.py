@@ -16,7 +16,7 @@ from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters.select import sliced
 from builder.conversion.dynamic import DynamicScalar, Size, bounds
 from builder.conversion.layers import computed_in, reduce
-from builder.conversion.registry import Predicate, converter
+from builder.conversion.registry import Predicate, converter, for_each
 from builder.conversion.spatial import iota
 from builder.engine import ITensor, trt
 from builder.graph_types import Node
@@ -237,6 +237,7 @@ def extreme(
     return ctx.squeeze(values, [axis]), ctx.squeeze(indices, [axis])
 
 
+@for_each(("max", True), ("min", False))
 def _register_extreme(name: str, largest: bool) -> None:
     @converter(
         f"aten::arg{name}(Tensor self, int? dim=None, bool keepdim=False) -> Tensor",
@@ -261,10 +262,6 @@ def _register_extreme(name: str, largest: bool) -> None:
         return reduce(ctx, name.upper(), x, [ctx.axis(x, dim)], keepdim), torch.tensor(
             0
         )
-
-
-for _name, _largest in (("max", True), ("min", False)):
-    _register_extreme(_name, _largest)
 
 
 @converter(

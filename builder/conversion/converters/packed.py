@@ -30,7 +30,7 @@ from builder.conversion.dynamic import Size, same
 from builder.conversion.extent import Lengths
 from builder.conversion.layers import choose
 from builder.conversion.packing import BatchSizes, Rows
-from builder.conversion.registry import converter
+from builder.conversion.registry import converter, for_each
 from builder.conversion.values import Tensor
 from builder.engine import ITensor
 from builder.graph_types import Node
@@ -107,6 +107,7 @@ def _require_features(ctx: ConversionContext, padded: ITensor) -> None:
         )
 
 
+@for_each(*KINDS.items())
 def _register(name: str, kind: Kind) -> None:
     @converter(
         f"aten::{name}.data({_ARGUMENTS.format(kind.hx)} -> {tensors(1 + kind.states)}",
@@ -135,10 +136,6 @@ def _register(name: str, kind: Kind) -> None:
         return Rows(output, lengths), *finals
 
     layer.__doc__ = f"{module_of(name)} of a PackedSequence"
-
-
-for _name, _kind in KINDS.items():
-    _register(_name, _kind)
 
 
 @converter(

@@ -12,7 +12,7 @@ import torch
 from builder.conversion import dtypes
 from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import Size
-from builder.conversion.registry import converter
+from builder.conversion.registry import converter, for_each
 from builder.conversion.values import Number
 from builder.engine import ITensor
 
@@ -70,20 +70,19 @@ def _fits(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
     return None
 
 
-def _register(name: str, mode: str, axes: int) -> None:
+@for_each(("reflection_pad", "reflect"), ("replication_pad", "replicate"))
+def _register(name: str, mode: str) -> None:
     @converter(
-        f"aten::{name}{axes}d(Tensor self, SymInt[{2 * axes}] padding) -> Tensor",
+        *(
+            f"aten::{name}{axes}d(Tensor self, SymInt[{2 * axes}] padding) -> Tensor"
+            for axes in (1, 2, 3)
+        ),
         dynamic=("padding",),
         when=_fits,
     )
     def pad(ctx: ConversionContext, x: ITensor, padding: list[Size]) -> ITensor:
         """The tensor padded by reflection, or by repeating its edges"""
         return padded(ctx, x, padding, mode)
-
-
-for _axes in (1, 2, 3):
-    _register("reflection_pad", "reflect", _axes)
-    _register("replication_pad", "replicate", _axes)
 
 
 @converter(

@@ -16,7 +16,7 @@ from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import Size
 from builder.conversion.layers import NAN_UNDEFINED, choose, combine, copy_facts, less
 from builder.conversion.pools import Pool, output_length, pooled
-from builder.conversion.registry import converter
+from builder.conversion.registry import converter, for_each
 from builder.conversion.spatial import as_image, iota
 from builder.conversion.values import PerAxis
 from builder.engine import ITensor
@@ -49,6 +49,7 @@ def floats(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     return f"TensorRT averages floating tensors only, the input is {dtype}"
 
 
+@for_each(1, 2, 3)
 def _register_average(axes: int) -> None:
     override = ", int? divisor_override=None" if axes > 1 else ""
     zero = "0" if axes > 1 else "[0]"
@@ -108,6 +109,7 @@ def _maximum_arguments(axes: int) -> str:
     )
 
 
+@for_each(1, 2, 3)
 def _register_maximum(axes: int) -> None:
     @converter(
         f"aten::max_pool{axes}d{_maximum_arguments(axes)} -> Tensor",
@@ -233,8 +235,3 @@ def _tap(
     sizes = [*ctx.sizes(x)[:2], *lengths]
     strides = [1, 1, *pool.stride]
     return ctx.slice(x, starts, sizes, strides)
-
-
-for _axes in (1, 2, 3):
-    _register_average(_axes)
-    _register_maximum(_axes)

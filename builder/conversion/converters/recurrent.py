@@ -19,7 +19,7 @@ from builder.conversion.converters.cells import (
     weights_of,
 )
 from builder.conversion.converters.sequences import sequence
-from builder.conversion.registry import converter
+from builder.conversion.registry import converter, for_each
 from builder.conversion.values import Tensor
 from builder.engine import ITensor
 from builder.graph_types import Node
@@ -88,6 +88,7 @@ def single(
     return state
 
 
+@for_each(*KINDS.items())
 def _register_cell(name: str, kind: Kind) -> None:
     @converter(
         f"aten::{name}_cell(Tensor input, {kind.hx}, {_CELL} {tensors(kind.states)}",
@@ -124,6 +125,7 @@ def reads_states(node: Node) -> bool:
     return any(value.uses() for value in list(node.outputs())[1:])
 
 
+@for_each(*KINDS.items())
 def _register_sequence(name: str, kind: Kind) -> None:
     @converter(
         f"aten::{name}.input(Tensor input, {kind.hx}, {_FLAGS} -> {tensors(1 + kind.states)}",
@@ -150,8 +152,3 @@ def _register_sequence(name: str, kind: Kind) -> None:
     layer.__doc__ = (
         f"{module_of(name)}: stacked, in both directions, from any initial state{more}"
     )
-
-
-for _name, _kind in KINDS.items():
-    _register_cell(_name, _kind)
-    _register_sequence(_name, _kind)

@@ -9,7 +9,7 @@ import torch
 from builder.conversion.context import ConversionContext
 from builder.conversion.evaluators.prim import dtype_of_code
 from builder.conversion.layers import NAN_UNDEFINED, combine, floating, reduce
-from builder.conversion.registry import converter
+from builder.conversion.registry import converter, for_each
 from builder.engine import ITensor
 
 Axes = list[int] | int | None
@@ -40,6 +40,7 @@ _SUM_SCHEMAS = {
 LAYERS = {"sum": "SUM", "prod": "PROD", "mean": "AVG"}
 
 
+@for_each(*LAYERS)
 def _register(name: str) -> None:
     @converter(*(f"aten::{schema}" for schema in _SUM_SCHEMAS[name]))
     def by_axes(
@@ -50,10 +51,6 @@ def _register(name: str) -> None:
         dtype: int | None = None,
     ) -> ITensor:
         return over(ctx, LAYERS[name], accumulated(ctx, x, dtype), dim, keepdim)
-
-
-for _name in LAYERS:
-    _register(_name)
 
 
 def accumulated(
@@ -93,6 +90,7 @@ def over(
     return ctx.elementwise("GREATER", result, ctx.like_scalar(result, 0))
 
 
+@for_each(("max", "MAX", "largest"), ("min", "MIN", "smallest"))
 def _register_extreme(name: str, operation: str, adjective: str) -> None:
     @converter(
         f"aten::a{name}(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor",
@@ -107,10 +105,6 @@ def _register_extreme(name: str, operation: str, adjective: str) -> None:
     by_axes.__doc__ = f"The {adjective} over axes, or of all elements"
 
 
-_register_extreme("max", "MAX", "largest")
-_register_extreme("min", "MIN", "smallest")
-
-
 @converter(
     "aten::aminmax(Tensor self, *, int? dim=None, bool keepdim=False) -> (Tensor min, Tensor max)",
     note=NAN_UNDEFINED,
@@ -120,6 +114,7 @@ def aminmax(ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool) -> Any
     return over(ctx, "MIN", x, dim, keepdim), over(ctx, "MAX", x, dim, keepdim)
 
 
+@for_each(("any", "MAX"), ("all", "MIN"))
 def _register_truth(name: str, operation: str) -> None:
     @converter(
         f"aten::{name}.dim(Tensor self, int dim, bool keepdim=False) -> Tensor",
@@ -130,10 +125,6 @@ def _register_truth(name: str, operation: str) -> None:
         ctx: ConversionContext, x: ITensor, dim: Axes = None, keepdim: bool = False
     ) -> ITensor:
         return truth(ctx, operation, x, dim, keepdim)
-
-
-for _name, _operation in (("any", "MAX"), ("all", "MIN")):
-    _register_truth(_name, _operation)
 
 
 def truth(

@@ -34,20 +34,21 @@ from builder.conversion.interpolation import (
     taps,
 )
 from builder.conversion.layers import along, combine
-from builder.conversion.registry import converter
+from builder.conversion.registry import converter, for_each
 from builder.conversion.spatial import filled
 from builder.engine import ITensor, trt
 
-OPERATORS: dict[str, tuple[Method, int]] = {
-    **{f"upsample_nearest{axes}d": (NEAREST, axes) for axes in (1, 2, 3)},
-    **{f"_upsample_nearest_exact{axes}d": (EXACT, axes) for axes in (1, 2, 3)},
-    "upsample_linear1d": (LINEAR, 1),
-    "upsample_bilinear2d": (LINEAR, 2),
-    "upsample_trilinear3d": (LINEAR, 3),
-    "upsample_bicubic2d": (CUBIC, 2),
-    "_upsample_bilinear2d_aa": (LINEAR_AA, 2),
-    "_upsample_bicubic2d_aa": (CUBIC_AA, 2),
-}
+OPERATORS = (
+    *((f"upsample_nearest{axes}d", NEAREST, axes) for axes in (1, 2, 3)),
+    *((f"_upsample_nearest_exact{axes}d", EXACT, axes) for axes in (1, 2, 3)),
+    ("upsample_linear1d", LINEAR, 1),
+    ("upsample_bilinear2d", LINEAR, 2),
+    ("upsample_trilinear3d", LINEAR, 3),
+    ("upsample_bicubic2d", CUBIC, 2),
+    ("_upsample_bilinear2d_aa", LINEAR_AA, 2),
+    ("_upsample_bicubic2d_aa", CUBIC_AA, 2),
+)
+"""The name, the method and the number of axes."""
 _SCALES = {
     1: ("scales",),
     2: ("scales_h", "scales_w"),
@@ -59,6 +60,7 @@ def _align_argument(method: Method) -> str:
     return "" if method.mode == "NEAREST" else "bool align_corners, "
 
 
+@for_each(*OPERATORS)
 def _register_by_size(name: str, method: Method, axes: int) -> None:
     align = _align_argument(method)
     scales = ", ".join(f"float? {s}=None" for s in _SCALES[axes])
@@ -76,6 +78,7 @@ def _register_by_size(name: str, method: Method, axes: int) -> None:
         return resample(ctx, x, method.aligned(aligned), filled(output, axes), scales)
 
 
+@for_each(*OPERATORS)
 def _register_by_size_or_scale(name: str, method: Method, axes: int) -> None:
     align = _align_argument(method)
 
@@ -109,11 +112,6 @@ def filled_floats(values: Sequence[float], count: int) -> list[float | None]:
     if len(factors) == 1:
         return factors * count
     return factors
-
-
-for _name, (_method, _axes) in OPERATORS.items():
-    _register_by_size(_name, _method, _axes)
-    _register_by_size_or_scale(_name, _method, _axes)
 
 
 def scaled_length(ctx: ConversionContext, length: Size, scale: float) -> Size:

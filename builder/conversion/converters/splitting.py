@@ -19,7 +19,7 @@ from builder.conversion.converters.shape import movedim
 from builder.conversion.dynamic import DynamicScalar, Size, bounds
 from builder.conversion.facts import is_tensor
 from builder.conversion.lists import TensorList
-from builder.conversion.registry import converter
+from builder.conversion.registry import converter, for_each
 from builder.engine import ITensor
 from builder.graph_types import Node
 
@@ -209,6 +209,7 @@ def tensor_split_tensor(
     return list(split_by(ctx, x, values, dim))
 
 
+@for_each(("hsplit", 1), ("vsplit", 0), ("dsplit", 2))
 def _register_axis_split(name: str, axis: int) -> None:
     def dim(ctx: ConversionContext, x: ITensor) -> int:
         if ctx.rank(x) == 1:
@@ -227,10 +228,6 @@ def _register_axis_split(name: str, axis: int) -> None:
     def array(ctx: ConversionContext, x: ITensor, indices: list[Size]) -> list[ITensor]:
         """tensor_split of a fixed axis"""
         return list(tensor_split_at(ctx, x, indices, dim(ctx, x)))
-
-
-for _name, _axis in (("hsplit", 1), ("vsplit", 0), ("dsplit", 2)):
-    _register_axis_split(_name, _axis)
 
 
 @converter("aten::unbind.int(Tensor(a -> *) self, int dim=0) -> Tensor(a)[]")

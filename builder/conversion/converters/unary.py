@@ -21,7 +21,7 @@ from builder.conversion.layers import (
     truncated,
     with_nan_of,
 )
-from builder.conversion.registry import converter
+from builder.conversion.registry import converter, for_each
 from builder.engine import ITensor
 
 REAL = {
@@ -47,21 +47,16 @@ ANY_NUMBER = {"abs": "ABS", "neg": "NEG", "sign": "SIGN", "sgn": "SIGN"}
 """One layer, on integers too, which stay integers."""
 ROUNDING = {"ceil": "CEIL", "floor": "FLOOR", "round": "ROUND"}
 """One layer; no layer for integers. ROUND rounds ties to even, as PyTorch does."""
-SCALED = {
-    "log2": ("LOG", 1 / math.log(2)),
-    "log10": ("LOG", 1 / math.log(10)),
-    "deg2rad": (None, math.pi / 180),
-    "rad2deg": (None, 180 / math.pi),
-}
-"""A layer, or none, times a factor."""
 
 
+@for_each(*REAL.items())
 def _register_real(name: str, operation: str) -> None:
     @converter(f"aten::{name}(Tensor self) -> Tensor")
     def real(ctx: ConversionContext, x: ITensor) -> ITensor:
         return ctx.unary(operation, floating(ctx, x))
 
 
+@for_each(*ANY_NUMBER.items())
 def _register_any_number(name: str, operation: str) -> None:
     @converter(f"aten::{name}(Tensor self) -> Tensor")
     def number(ctx: ConversionContext, x: ITensor) -> ITensor:
@@ -71,6 +66,7 @@ def _register_any_number(name: str, operation: str) -> None:
         return ctx.wrapped(ctx.unary(operation, x), dtype)
 
 
+@for_each(*ROUNDING.items())
 def _register_rounding(name: str, operation: str) -> None:
     @converter(f"aten::{name}(Tensor self) -> Tensor")
     def rounding(ctx: ConversionContext, x: ITensor) -> ITensor:
@@ -79,22 +75,17 @@ def _register_rounding(name: str, operation: str) -> None:
         return x
 
 
+@for_each(
+    ("log2", "LOG", 1 / math.log(2)),
+    ("log10", "LOG", 1 / math.log(10)),
+    ("deg2rad", None, math.pi / 180),
+    ("rad2deg", None, 180 / math.pi),
+)
 def _register_scaled(name: str, operation: str | None, factor: float) -> None:
     @converter(f"aten::{name}(Tensor self) -> Tensor")
     def scaled(ctx: ConversionContext, x: ITensor) -> ITensor:
         x = floating(ctx, x)
         return combine(ctx, "PROD", ctx.unary(operation, x) if operation else x, factor)
-
-
-for _register, _table in (
-    (_register_real, REAL),
-    (_register_any_number, ANY_NUMBER),
-    (_register_rounding, ROUNDING),
-):
-    for _name, _operation in _table.items():
-        _register(_name, _operation)
-for _name, (_layer, _factor) in SCALED.items():
-    _register_scaled(_name, _layer, _factor)
 
 
 @converter("aten::positive(Tensor self) -> Tensor")

@@ -16,7 +16,7 @@ from builder.conversion.converters.division import power_of_two
 from builder.conversion.dynamic import DynamicScalar, Size, bounds
 from builder.conversion.evaluators.prim import dtype_of_code
 from builder.conversion.facts import is_tensor
-from builder.conversion.registry import evaluator
+from builder.conversion.registry import evaluator, for_each
 from builder.conversion.values import Operand, Scalar, Tensor, item_of
 from builder.engine import ITensor, tensorrt8, trt
 from builder.graph_types import Node
@@ -57,6 +57,7 @@ def _default(value: Scalar) -> torch.dtype:
     return torch.get_default_dtype() if dtype.is_floating_point else dtype
 
 
+@for_each(*VALUES.items())
 def _register_constant(name: str, value: int) -> None:
     key = f"aten::{name}.memory_format" if name == "empty" else f"aten::{name}"
 
@@ -83,10 +84,6 @@ def _register_constant(name: str, value: int) -> None:
         *_: bool | None,
     ) -> Any:
         return filled(ctx, sizes, value, dtype_of_code(dtype) or ctx.dtype(x))
-
-
-for _name, _value in VALUES.items():
-    _register_constant(_name, _value)
 
 
 @evaluator("aten::full")
@@ -340,6 +337,7 @@ def as_tensor(ctx: ConversionContext, data: Any, dtype: Any = None, *_: object) 
     return ctx.tensor(data, target)
 
 
+@for_each("tril_indices", "triu_indices")
 def _register_indices(name: str) -> None:
     @evaluator(f"aten::{name}")
     def of_triangle(
@@ -356,10 +354,6 @@ def _register_indices(name: str) -> None:
             )
         dtype = dtype_of_code(options[0] if options else None) or torch.int64
         return getattr(torch, name)(rows, columns, offset, dtype=dtype)
-
-
-for _name in ("tril_indices", "triu_indices"):
-    _register_indices(_name)
 
 
 def _refuse_random(ctx: ConversionContext, node: Node, *_: object) -> Any:

@@ -17,7 +17,7 @@ from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.facts import is_tensor
 from builder.conversion.overloads import NUMBERS, numeric, overloads
-from builder.conversion.registry import evaluator
+from builder.conversion.registry import evaluator, for_each
 from builder.conversion.values import Operand, Scalar
 from builder.dtypes import name_of
 from builder.graph_types import Node
@@ -33,24 +33,18 @@ BINARY = {
 }
 
 
+@for_each(*BINARY.items())
 def _register_binary(name: str, operation: str) -> None:
     @evaluator(*numeric(name))
     def binary(ctx: ConversionContext, a: Scalar, b: Scalar) -> Any:
         return ctx.arithmetic(operation, a, b)
 
 
-for _name, _operation in BINARY.items():
-    _register_binary(_name, _operation)
-
-
+@for_each(*scalars.COMPARISON)
 def _register_comparison(name: str) -> None:
     @evaluator(*numeric(f"aten::{name}"))
     def compare(ctx: ConversionContext, a: Scalar, b: Scalar) -> Any:
         return scalars.compare(ctx, name, a, b)
-
-
-for _name in scalars.COMPARISON:
-    _register_comparison(_name)
 
 
 @evaluator(*numeric("aten::remainder"))
@@ -129,6 +123,9 @@ def power(ctx: ConversionContext, node: Node, a: Scalar, b: Scalar) -> Any:
     return scalars.convert(ctx, result, torch.float32)
 
 
+@for_each(
+    ("floor", math.floor), ("ceil", math.ceil), ("round", lambda a: float(round(a)))
+)
 def _register_rounding(name: str, python: Callable[[Any], Any]) -> None:
     @evaluator(*numeric(f"aten::{name}"))
     def rounding(ctx: ConversionContext, a: Scalar) -> Any:
@@ -142,15 +139,10 @@ def _register_rounding(name: str, python: Callable[[Any], Any]) -> None:
         )
 
 
-for _name, _python in (
-    ("floor", math.floor),
-    ("ceil", math.ceil),
-    ("round", lambda a: float(round(a))),
-):
-    _register_rounding(_name, _python)
-
-
-def _register_function(name: str, layer: str) -> None:
+@for_each(
+    *"sqrt exp log sin cos tan asin acos atan sinh cosh asinh acosh atanh".split()
+)
+def _register_function(name: str) -> None:
     @evaluator(
         *overloads(
             f"aten::{name}", lambda types: len(types) == 1 and types[0] in NUMBERS
@@ -159,15 +151,10 @@ def _register_function(name: str, layer: str) -> None:
     def function(ctx: ConversionContext, a: Scalar) -> Any:
         if not isinstance(a, DynamicScalar):
             return getattr(math, name)(a)
-        return scalars.unary(ctx, layer, scalars.convert(ctx, a, torch.float32))
+        return scalars.unary(ctx, name.upper(), scalars.convert(ctx, a, torch.float32))
 
 
-for (
-    _name
-) in "sqrt exp log sin cos tan asin acos atan sinh cosh asinh acosh atanh".split():
-    _register_function(_name, _name.upper())
-
-
+@for_each(("Int", torch.int64), ("Float", torch.float32), ("Bool", torch.bool))
 def _register_conversion(name: str, dtype: torch.dtype) -> None:
     keys = overloads(
         f"aten::{name}",
@@ -181,14 +168,6 @@ def _register_conversion(name: str, dtype: torch.dtype) -> None:
         if isinstance(single, DynamicScalar):
             single = replace(single, zero_dim=False)
         return scalars.convert(ctx, single, dtype)
-
-
-for _name, _dtype in (
-    ("Int", torch.int64),
-    ("Float", torch.float32),
-    ("Bool", torch.bool),
-):
-    _register_conversion(_name, _dtype)
 
 
 @evaluator("aten::item", "aten::ScalarImplicit")
@@ -221,6 +200,11 @@ def _refuse_as_torch(kind: str, shape: list[int], dtype: torch.dtype) -> None:
         )
 
 
+@for_each(
+    ("__and__", "AND", lambda a, b: a & b, False),
+    ("__or__", "OR", lambda a, b: a | b, True),
+    ("__xor__", "XOR", lambda a, b: a ^ b, None),
+)
 def _register_logic(
     name: str, layer: str, python: Callable[[Any, Any], Any], decisive: bool | None
 ) -> None:
@@ -241,14 +225,6 @@ def _register_logic(
             layer, *(scalars.vector(ctx, value, torch.bool) for value in (a, b))
         )
         return DynamicScalar(ctx, output, scalars.unknown(output), torch.bool)
-
-
-for _entry in (
-    ("__and__", "AND", lambda a, b: a & b, False),
-    ("__or__", "OR", lambda a, b: a | b, True),
-    ("__xor__", "XOR", lambda a, b: a ^ b, None),
-):
-    _register_logic(*_entry)
 
 
 @evaluator("aten::__not__")
