@@ -12,6 +12,7 @@ import torch
 from builder.dtypes import code_of
 from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
+from builder.lowering.emit import Emit
 from builder.lowering.graph import LoweredGraph
 
 
@@ -41,21 +42,18 @@ def cast(
     for index, dtype in sorted(inputs.items()):
         before = ir.first_node(graph)
         widened = _cast(graph, values[index], dtype, before)
-        values[index].replaceAllUsesAfterNodeWith(widened, widened.output())
+        values[index].replaceAllUsesAfterNodeWith(widened.node(), widened)
     for index, dtype in sorted(outputs.items()):
         narrowed = _cast(
             graph, graph.return_node().inputsAt(index), dtype, graph.return_node()
         )
-        graph.return_node().replaceInput(index, narrowed.output())
+        graph.return_node().replaceInput(index, narrowed)
     return replace(lowered, graph=graph)
 
 
-def _cast(graph: Graph, value: Value, dtype: torch.dtype, before: Node) -> Node:
-    options = [
-        ir.insert_constant(graph, argument, before)
-        for argument in (code_of(dtype), False, False, None)
-    ]
-    return ir.insert(graph, "aten::to", [value, *options], before)
+def _cast(graph: Graph, value: Value, dtype: torch.dtype, before: Node) -> Value:
+    options = (code_of(dtype), False, False, None)
+    return Emit(graph, before).op("aten::to", value, *options)
 
 
 Axes = Mapping[int, tuple[int, int]]
@@ -80,20 +78,13 @@ def axes_first(lowered: LoweredGraph, inputs: Axes, outputs: Axes) -> LoweredGra
 def _permute_input(graph: Graph, value: Value, axis: int, rank: int) -> None:
     """Let every user of the input read it with the first axis moved back to its position."""
     back = [*range(1, axis + 1), 0, *range(axis + 1, rank)]
-    before = ir.first_node(graph)
-    order = ir.insert_constant(graph, back, before)
-    node = ir.insert(graph, "aten::permute", [value, order], before)
-    value.replaceAllUsesAfterNodeWith(node, node.output())
+    permuted = Emit(graph, ir.first_node(graph)).op("aten::permute", value, back)
+    value.replaceAllUsesAfterNodeWith(permuted.node(), permuted)
 
 
 def _permute_output(graph: Graph, index: int, axis: int, rank: int) -> None:
-    order = ir.insert_constant(
-        graph, [axis, *range(axis), *range(axis + 1, rank)], graph.return_node()
+    end = graph.return_node()
+    order = [axis, *range(axis), *range(axis + 1, rank)]
+    end.replaceInput(
+        index, Emit(graph, end).op("aten::permute", end.inputsAt(index), order)
     )
-    node = ir.insert(
-        graph,
-        "aten::permute",
-        [graph.return_node().inputsAt(index), order],
-        graph.return_node(),
-    )
-    graph.return_node().replaceInput(index, node.output())

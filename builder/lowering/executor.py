@@ -16,6 +16,7 @@ import torch
 
 from builder.graph_types import Block, Graph, Node, Value
 from builder.lowering import ir
+from builder.lowering.emit import Emit
 
 
 def keep_returned(graph: Graph) -> None:
@@ -60,16 +61,14 @@ _SAME = {"IntType": "prim::max", "FloatType": "prim::max", "BoolType": "aten::__
 def _read_again(graph: Graph, value: Value, end: Node) -> Value:
     """The same value, read before `end`."""
     kind = value.type()
+    emit = Emit(graph, end)
     if kind.kind() == "TensorType":
-        return ir.insert(graph, "aten::detach", [value], end, [kind]).output()
+        return emit.op("aten::detach", value, type=kind)
     if kind.kind() in _SAME:
         # torch's executor removes a tuple that is built and taken apart, and `+ 0`
-        return ir.insert(
-            graph, _SAME[kind.kind()], [value, value], end, [kind]
-        ).output()
-    boxed = ir.C.TupleType([kind])
-    box = ir.insert(graph, "prim::TupleConstruct", [value], end, [boxed]).output()
-    return ir.insert(graph, "prim::TupleUnpack", [box], end, [kind]).output()
+        return emit.op(_SAME[kind.kind()], value, value, type=kind)
+    box = emit.op("prim::TupleConstruct", value, type=ir.C.TupleType([kind]))
+    return emit.op("prim::TupleUnpack", box, type=kind)
 
 
 _KINDS = ("aten::add", "aten::sub", "aten::mul", "aten::div")
@@ -102,9 +101,7 @@ def keep_constants_tensors(graph: Graph) -> None:
     not treat them as numbers.
     """
     for node, _ in _second_operands(graph):
-        node.replaceInput(
-            1, ir.insert(graph, "aten::detach", [node.inputsAt(1)], node).output()
-        )
+        node.replaceInput(1, Emit(graph, node).op("aten::detach", node.inputsAt(1)))
 
 
 def _second_operands(graph: Graph) -> Iterator[tuple[Any, torch.Tensor]]:

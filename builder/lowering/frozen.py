@@ -18,6 +18,7 @@ import torch
 from builder.errors import LoweringError
 from builder.graph_types import Graph, Node, Type, Value
 from builder.lowering import enumerations, ir, local_attributes, unread_writes
+from builder.lowering.emit import Emit
 from builder.lowering.executor import constants_to_numbers
 from builder.lowering.folding import propagate_constants
 from builder.lowering.locations import source_line, source_range
@@ -305,13 +306,12 @@ def _packed_cell(graph: Graph, state: Any, node: Node) -> Value:
     (aten/src/ATen/native/RNN.cpp): a name, tensors, floats, integers and packed linear layers.
     """
     name, biases, _, flags, layers = state
-    operands = [_packed(graph, "linear", layer, node) for layer in layers]
-    operands += [ir.insert_constant(graph, bias, node, origin=node) for bias in biases]
+    packed_layers = (_packed(graph, "linear", layer, node) for layer in layers)
+    operands = [*packed_layers, *biases]
     if name == "quantized_dynamic":
         reduce_range = bool(flags[0])
-        operands.append(ir.insert_constant(graph, reduce_range, node, origin=node))
-    types = [node.output().type()]
-    return ir.insert(graph, _CELLS[name], operands, node, types).output()
+        operands.append(reduce_range)
+    return Emit(graph, node).op(_CELLS[name], *operands, type=node.output().type())
 
 
 def _packed(graph: Graph, layer: str, packed: Any, node: Node) -> Value:
@@ -319,30 +319,23 @@ def _packed(graph: Graph, layer: str, packed: Any, node: Node) -> Value:
     as a constant. Constant propagation replaces the nodes by such constants, so no request packs.
     """
     operators = torch.ops.quantized
-
-    def constant(value: object) -> Value:
-        return ir.insert_constant(graph, value, node, origin=node)
+    emit = Emit(graph, node)
 
     def of_layer(name: str) -> Any:
         return getattr(operators, f"{layer}_{name}")(packed)
 
     prepack = getattr(operators, f"{layer}_prepack").default
-    types = [prepack._schema.returns[0].type]
+    type_of_packed = prepack._schema.returns[0].type
     weight, bias = of_layer("unpack")
     if not weight.is_quantized:  # rounded to float16
-        operands = [constant(weight), constant(bias)]
-        return ir.insert(
-            graph, f"quantized::{layer}_prepack_fp16", operands, node, types
-        ).output()
+        kind = f"quantized::{layer}_prepack_fp16"
+        return emit.op(kind, weight, bias, type=type_of_packed)
     kind, arguments = _quantizing_call(weight)
-    quantized = ir.insert(graph, kind, map(constant, arguments), node).output()
-    operands = [quantized, constant(bias)]
+    operands = [emit.op(kind, *arguments), bias]
     if layer != "linear":
         names = ("stride", "padding", "dilation", "groups")
-        operands += [constant(of_layer(name)) for name in names]
-    return ir.insert(
-        graph, f"quantized::{layer}_prepack", operands, node, types
-    ).output()
+        operands += [of_layer(name) for name in names]
+    return emit.op(f"quantized::{layer}_prepack", *operands, type=type_of_packed)
 
 
 def _quantizing_call(weight: torch.Tensor) -> tuple[str, list[Any]]:

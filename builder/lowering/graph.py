@@ -16,6 +16,7 @@ from builder.errors import EngineError
 from builder.graph_types import Graph, Value
 from builder.lowering import fp8, integer_division, ir
 from builder.lowering.containers import Containers
+from builder.lowering.emit import Emit
 from builder.lowering.executor import keep_constants_tensors
 from builder.lowering.paranoid import execute_graph, packed
 from builder.lowering.passes.decompose import expand
@@ -273,10 +274,7 @@ def in_double(lowered: LoweredGraph) -> LoweredGraph:
                 tensor = tensor.double()
             weights.append(ir.insert_constant(graph, tensor, node))
         if isinstance(value, list):
-            kind = ir.C.ListType(ir.TENSOR)
-            weights = [
-                ir.insert(graph, "prim::ListConstruct", weights, node, [kind]).output()
-            ]
+            weights = [Emit(graph, node).list(weights, ir.TENSOR)]
         if isinstance(value, torch.Tensor | list):
             node.output().replaceAllUsesWith(weights[0])
     for node in ir.walk(graph):

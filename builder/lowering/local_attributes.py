@@ -13,6 +13,7 @@ import torch
 
 from builder.graph_types import Block, Graph, Node, NodeList, Type, Value
 from builder.lowering import ir
+from builder.lowering.emit import Emit
 
 _READ, _WRITE = "prim::GetAttr", "prim::SetAttr"
 _MODULES = ("ClassType", "InterfaceType")
@@ -164,7 +165,8 @@ class _Local:
                 value = self._branches(node, value)
             elif node.kind() == "prim::RaiseException":
                 if value is None:
-                    value = self._uninitialized(node)
+                    emit = Emit(self.graph, node)
+                    value = emit.op("prim::Uninitialized", type=self.kind)
             elif node.kind() == "prim::Loop":
                 value = self._loop(node, value)
             elif _attribute(node, self.modules) != self.attribute:
@@ -201,9 +203,3 @@ class _Local:
         assert end is not None
         body.registerOutput(end)
         return node.addOutput().setType(self.kind)
-
-    def _uninitialized(self, node: Node) -> Value:
-        """The value on a path that raises."""
-        return ir.insert(
-            self.graph, "prim::Uninitialized", [], node, [self.kind]
-        ).output()

@@ -11,6 +11,7 @@ import torch
 
 from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
+from builder.lowering.emit import Emit
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.scalars import FLOAT_WITH_AXES, float_weights
 
@@ -46,15 +47,9 @@ def scale_queries(graph: Graph, context: Context) -> None:
             continue
         factor = _known_number(scale.inputsAt(1))
         if factor is not None:
-            number = ir.insert_constant(graph, factor, product)
-            scaled = ir.insert(
-                graph,
-                scale.kind(),
-                [product.inputsAt(0), number],
-                product,
-                origin=scale,
-            )
-            product.replaceInput(0, scaled.output())
+            emit = Emit(graph, product, scale)
+            scaled = emit.op(scale.kind(), product.inputsAt(0), factor)
+            product.replaceInput(0, scaled)
             ir.bypass(scale)
 
 
@@ -73,15 +68,10 @@ def scale_scores(graph: Graph, context: Context) -> None:
             scale = _scale_of_operand(product.inputsAt(0))
         if scale is None or ir.in_fallback(product) or not _is_real(scale.inputsAt(0)):
             continue
-        scaled = ir.insert(
-            graph,
-            scale.kind(),
-            [product.output(), scale.inputsAt(1)],
-            product,
-            origin=scale,
-        )
-        scaled.moveAfter(product)
-        product.output().replaceAllUsesAfterNodeWith(scaled, scaled.output())
+        emit = Emit(graph, product, scale)
+        scaled = emit.op(scale.kind(), product.output(), scale.inputsAt(1))
+        scaled.node().moveAfter(product)
+        product.output().replaceAllUsesAfterNodeWith(scaled.node(), scaled)
         ir.bypass(scale)
 
 

@@ -293,9 +293,7 @@ class _Merge:
 
     def _call(self, node: Node, arguments: Sequence[Value]) -> Value:
         """The node's operator on other arguments."""
-        result = ir.insert(
-            self.emit.graph, node.kind(), arguments, self.emit.at, origin=node
-        ).output()
+        result = Emit(self.emit.graph, self.emit.at, node).op(node.kind(), *arguments)
         return self._known_as(node.output(), result)
 
     def _known_as(self, like: Value, result: Value) -> Value:

@@ -91,16 +91,11 @@ def _emit(
     """Emit `_convolution`. The flags (benchmark, deterministic, cuDNN, tf32) do not change the
     result.
     """
+    flags: list[Any] = [False, False, True]
     if node.kind() == "aten::_convolution":
         flags = args[9:12]
-    else:
-        flags = [shared(value) for value in (False, False, True)]
-    ir.replace(
-        node,
-        ir.outputs(
-            ir.insert(graph, "aten::_convolution", [*core, *flags, shared(True)], node)
-        ),
-    )
+    emit = Emit(graph, node, shared=shared)
+    ir.replace(node, [emit.op("aten::_convolution", *core, *flags, True)])
 
 
 def _axes(weight: Value) -> int | None:

@@ -21,8 +21,6 @@ def mark_fallback(graph: Graph, context: Context) -> None:
     torch's common-subexpression elimination never merges a marked node with an unmarked one, marked
     nodes are not decomposed, and nodes that replace a marked node are marked.
     """
-    if not context.fallback_modules:
-        return
     names = frozenset(context.fallback_modules)
     for node in ir.walk(graph):
         if belongs(node, names):

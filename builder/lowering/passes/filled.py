@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from builder.lowering import ir
+from builder.lowering.emit import Emit
 from builder.lowering.locations import located
 
 Element = tuple[str | int, Any, Any]
@@ -215,61 +216,48 @@ class _Reader:
     """
 
     def __init__(self, graph: Any, value: Any, origin: Any, end: Any) -> None:
-        self.graph = graph
+        self.emit = Emit(graph, end, origin)
         self.value = value
-        self.origin = origin
-        self.end = end
 
     def entries(self, keys: Any, certain: list[Any]) -> Iterator[Element]:
         """The values of a dictionary at these keys."""
         for key in keys:
             part = key if type(key) is int and key >= 0 else str(key)
-            name = ir.insert_constant(self.graph, key, self.end)
+            name = self.emit.constant(key)
             if key in certain:
-                yield part, self._read(name, self.end), None
+                yield part, self._read(name, self.emit.at), None
             else:
-                is_present = self._emit(
-                    "aten::__contains__", [self.value, name], ir.C.BoolType.get()
+                is_present = self.emit.op(
+                    "aten::__contains__", self.value, name, type=ir.C.BoolType.get()
                 )
                 yield part, *self._guarded(name, is_present)
 
     def items(self, most: int, least: int) -> Iterator[Element]:
         """The first `most` elements of a list, which has at least `least`."""
         for index in range(most):
-            position = ir.insert_constant(self.graph, index, self.end)
+            position = self.emit.constant(index)
             if index < least:
-                yield index, self._read(position, self.end), None
+                yield index, self._read(position, self.emit.at), None
             else:
-                length = self._emit("aten::len", [self.value], ir.INT)
-                is_present = self._emit(
-                    "aten::gt", [length, position], ir.C.BoolType.get()
+                length = self.emit.op("aten::len", self.value, type=ir.INT)
+                is_present = self.emit.op(
+                    "aten::gt", length, position, type=ir.C.BoolType.get()
                 )
                 yield index, *self._guarded(position, is_present)
 
-    def _emit(self, kind: str, arguments: list[Any], result: Any) -> Any:
-        return ir.insert(
-            self.graph, kind, arguments, self.end, [result], self.origin
-        ).output()
-
     def _read(self, key: Any, before: Any) -> Any:
-        element = ir.insert(
-            self.graph,
-            "aten::__getitem__",
-            [self.value, key],
-            before,
-            origin=self.origin,
-        )
-        return element.output()
+        emit = Emit(self.emit.graph, before, self.emit.origin)
+        return emit.op("aten::__getitem__", self.value, key)
 
     def _guarded(self, key: Any, is_present: Any) -> tuple[Any, Any]:
         """The element where `is_present` is true, else an empty tensor; and `is_present` as a
         tensor.
         """
         tensor = tensor_or_empty(
-            self.graph,
+            self.emit.graph,
             is_present,
-            self.end,
-            self.origin,
+            self.emit.at,
+            self.emit.origin,
             lambda end: self._read(key, end),
         )
-        return tensor, self._emit("prim::NumToTensor", [is_present], ir.TENSOR)
+        return tensor, self.emit.op("prim::NumToTensor", is_present)

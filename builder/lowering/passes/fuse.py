@@ -8,6 +8,7 @@ import torch
 
 from builder.graph_types import Block, Graph, Node, Value
 from builder.lowering import ir
+from builder.lowering.emit import Emit
 from builder.lowering.passes import Context, lowering_pass
 
 
@@ -51,10 +52,7 @@ def _bias(value: Value, matrix: torch.Tensor) -> bool:
 def _linear(
     graph: Graph, node: Node, x: Value, matrix: torch.Tensor, bias: Value
 ) -> None:
-    weight = ir.insert_constant(graph, matrix.t(), node)
-    ir.replace(
-        node, ir.outputs(ir.insert(graph, "aten::linear", [x, weight, bias], node))
-    )
+    ir.replace(node, [Emit(graph, node).op("aten::linear", x, matrix.t(), bias)])
 
 
 @lowering_pass("fuse-linear", touches=("aten::addmm", "aten::matmul", "aten::mm"))

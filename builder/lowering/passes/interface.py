@@ -19,6 +19,7 @@ from builder.lowering.arguments import (
     Part,
     describe,
 )
+from builder.lowering.emit import Emit
 from builder.lowering.locations import source_range
 from builder.lowering.passes import Context, lowering_pass
 
@@ -81,11 +82,9 @@ def _take_as_tensor(graph: Graph, index: int) -> None:
     value.setType(ir.TENSOR)
     if value.uses():
         first = ir.first_node(graph)
-        origin = _nearest(graph, value)
-        cast = ir.insert(
-            graph, _CASTS[kind.kind()], [value], first, [kind], origin=origin
-        )
-        value.replaceAllUsesAfterNodeWith(cast, cast.output())
+        emit = Emit(graph, first, _nearest(graph, value))
+        cast = emit.op(_CASTS[kind.kind()], value, type=kind)
+        value.replaceAllUsesAfterNodeWith(cast.node(), cast)
 
 
 def _nearest(graph: Graph, value: Value) -> Node:

@@ -18,6 +18,7 @@ import torch
 from builder.errors import LoweringError, UnboundedListError
 from builder.lowering import ir
 from builder.lowering.arguments import PACKED_SEQUENCE, field_names
+from builder.lowering.emit import Emit
 from builder.lowering.locations import located, source_line
 from builder.lowering.passes import Context, filled, lowering_pass
 from builder.lowering.passes.sizes import list_returned_sizes
@@ -176,15 +177,12 @@ def _leaves(
 
 def _as_tensor(graph: Any, number: Any, before: Any, origin: Any) -> Any:
     """The number as a 0-d tensor."""
-    node = ir.insert(graph, "prim::NumToTensor", [number], before, origin=origin)
-    return node.output()
+    return Emit(graph, before, origin).op("prim::NumToTensor", number)
 
 
 def _as_type(graph: Any, value: Any, kind: Any, before: Any) -> Any:
-    node = ir.insert(
-        graph, "prim::unchecked_cast", [value], before, [kind], value.node()
-    )
-    return node.output()
+    emit = Emit(graph, before, value.node())
+    return emit.op("prim::unchecked_cast", value, type=kind)
 
 
 def _of_tuple(
@@ -241,16 +239,15 @@ def _bounded(
     inner = value.type().getElementType()
     where = source_line(origin)
     list_name = name or "output"
-    length = ir.insert(graph, "aten::len", [value], end, [ir.INT], origin).output()
+    length = Emit(graph, end, origin).op("aten::len", value, type=ir.INT)
     for index in range(most):
         node = _if_longer(graph, length, index, end, origin)
         then = ir.first_block(node).returnNode()
-        position = ir.insert_constant(graph, index, then)
-        element = ir.insert(
-            graph, "aten::__getitem__", [value, position], then, [inner], origin
+        element = Emit(graph, then, origin).op(
+            "aten::__getitem__", value, index, type=inner
         )
         for path, leaf in list(
-            _leaves(graph, element.output(), join(name, index), then, bounds)
+            _leaves(graph, element, join(name, index), then, bounds)
         ):
             merged = _merged(graph, node, [leaf, None])
             group = (
@@ -266,11 +263,8 @@ def _bounded(
 
 def _longer(graph: Any, length: Any, index: int, before: Any, origin: Any) -> Any:
     """Whether a list of this length has an element at the index."""
-    position = ir.insert_constant(graph, index, before)
-    kind = ir.C.BoolType.get()
-    return ir.insert(
-        graph, "aten::gt", [length, position], before, [kind], origin
-    ).output()
+    emit = Emit(graph, before, origin)
+    return emit.op("aten::gt", length, index, type=ir.C.BoolType.get())
 
 
 def _if_longer(graph: Any, length: Any, index: int, end: Any, origin: Any) -> Any:
@@ -372,20 +366,18 @@ def _of_optional(
             where=source_line(value.node()),
             fix="return tensors on every path, or on none",
         )
-    none = ir.insert_constant(graph, None, end)
-    bool_type = ir.C.BoolType.get()
     origin = value.node()
-    is_present = ir.insert(
-        graph, "aten::__isnot__", [value, none], end, [bool_type], origin
+    is_present = Emit(graph, end, origin).op(
+        "aten::__isnot__", value, None, type=ir.C.BoolType.get()
     )
     tensor = filled.tensor_or_empty(
         graph,
-        is_present.output(),
+        is_present,
         end,
         origin,
         lambda before: _as_type(graph, value, inner, before),
     )
-    flag = _as_tensor(graph, is_present.output(), end, origin)
+    flag = _as_tensor(graph, is_present, end, origin)
     yield name, Leaf(tensor, flag, source_line(origin))
 
 
@@ -470,7 +462,7 @@ def _projected(graph: Any, container: Any, index: int) -> Any:
         elif kind_of_value == "prim::If":
             element = _projected(graph, returned, index)
         elif kind_of_value == "prim::Uninitialized":
-            element = ir.insert(graph, kind_of_value, (), last, [kind]).output()
+            element = Emit(graph, last).op(kind_of_value, type=kind)
         else:
             types = list(returned.type().elements())
             unpacked = ir.insert(graph, "prim::TupleUnpack", [returned], last, types)

@@ -9,6 +9,7 @@ import torch
 from builder.errors import LoweringError
 from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
+from builder.lowering.emit import Emit
 from builder.lowering.locations import source_line
 from builder.lowering.passes import Context, lowering_pass
 
@@ -64,7 +65,7 @@ def _put(graph: Graph, node: Node, kind: str, arguments: list[Value]) -> None:
     """Replace the node by one operator, unless its mask is also read."""
     first, *masks = ir.outputs(node)
     if not any(mask.uses() for mask in masks):
-        first.replaceAllUsesWith(ir.insert(graph, kind, arguments, node).output())
+        first.replaceAllUsesWith(Emit(graph, node).op(kind, *arguments))
         node.destroy()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from builder.graph_types import Block, Graph, Node, Value
 from builder.lowering import ir
+from builder.lowering.emit import Emit
 from builder.lowering.locations import source_location
 from builder.lowering.passes import Context, lowering_pass
 
@@ -123,10 +124,9 @@ def unify_to(graph: Graph, context: Context) -> None:
         if schema:
             name = f"{schema.name}.{schema.overload_name}"
         if name == "aten::to.other":
-            dtype_of_other = ir.insert(
-                graph, "prim::dtype", [node.inputsAt(1)], node, [ir.INT]
-            )
-            _cast(graph, shared, node, dtype_of_other.output())
+            emit = Emit(graph, node)
+            dtype_of_other = emit.op("prim::dtype", node.inputsAt(1), type=ir.INT)
+            _cast(graph, shared, node, dtype_of_other)
         elif name in _TO_DTYPE:
             at = _TO_DTYPE[name]
             dtype = None if at is None else node.inputsAt(at)
@@ -137,8 +137,9 @@ def unify_to(graph: Graph, context: Context) -> None:
 
 
 def _cast(graph: Graph, shared: ir.Constants, node: Node, dtype: Value) -> None:
-    arguments = [node.inputsAt(0), dtype, shared(False), shared(False), shared(None)]
-    ir.replace(node, ir.outputs(ir.insert(graph, "aten::to", arguments, node)))
+    emit = Emit(graph, node, shared=shared)
+    arguments = (node.inputsAt(0), dtype, False, False, None)
+    ir.replace(node, [emit.op("aten::to", *arguments)])
 
 
 @lowering_pass("remove-full-slices", touches=("aten::slice",))

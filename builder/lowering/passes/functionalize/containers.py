@@ -69,9 +69,8 @@ def _new_dict(memory: Memory, node: Node, items: dict[str, Value]) -> bool:
     pairs = []
     for key, item in items.items():
         pairs += [memory.emit.constant(key), memory.read(item)]
-    dictionary = ir.insert(
-        memory.graph, "prim::DictConstruct", pairs, memory.at, [node.output().type()]
-    ).output()
+    kind = node.output().type()
+    dictionary = memory.emit.op("prim::DictConstruct", *pairs, type=kind)
     memory.same(node.output(), memory.container(dictionary, items))
     return True
 
@@ -79,9 +78,7 @@ def _new_dict(memory: Memory, node: Node, items: dict[str, Value]) -> bool:
 def _new(memory: Memory, node: Node, items: list[Value]) -> bool:
     """Replace the node's output by a new list."""
     values = [memory.read(item) for item in items]
-    fresh = ir.insert(
-        memory.graph, "prim::ListConstruct", values, memory.at, [node.output().type()]
-    ).output()
+    fresh = memory.emit.op("prim::ListConstruct", *values, type=node.output().type())
     memory.same(node.output(), memory.container(fresh, items))
     return True
 
@@ -204,9 +201,7 @@ def _pairs(memory: Memory, node: Node, box: Alias) -> bool:
     for key, item in box.items.items():
         parts = [memory.emit.constant(key), item]
         values = [memory.read(part) for part in parts]
-        new_tuple = ir.insert(
-            memory.graph, "prim::TupleConstruct", values, memory.at, [pair]
-        ).output()
+        new_tuple = memory.emit.op("prim::TupleConstruct", *values, type=pair)
         memory.container(new_tuple, parts)
         pairs.append(new_tuple)
     return _new(memory, node, pairs)

@@ -248,14 +248,12 @@ class Memory:
             values = []
             for key, item in alias.items.items():
                 values += [self.emit.constant(key), self.read(item)]
-            return ir.insert(
-                self.graph, "prim::DictConstruct", values, self.at, [kind_of]
-            ).output()
+            return self.emit.op("prim::DictConstruct", *values, type=kind_of)
         values = [self.read(item) for item in alias.items or ()]
         kind = "prim::ListConstruct"
         if kind_of.kind() == "TupleType":
             kind = "prim::TupleConstruct"
-        return ir.insert(self.graph, kind, values, self.at, [kind_of]).output()
+        return self.emit.op(kind, *values, type=kind_of)
 
     def write(self, alias: Alias, new: Value, node: Node) -> None:
         """Write `new` to `alias` and to its bases."""
