@@ -39,6 +39,12 @@ class SplitModel:
     segment_goldens: tuple[tuple[Golden, ...], ...]
     branch_plans: Mapping[branches.Location, Plan] = field(default_factory=dict)
     """Plans of engines inside branches, only in the fused layout."""
+    serve_as: str = "auto"
+    torch_steps: str = "auto"
+    """The backend of an ensemble's torch steps: "pytorch" is Triton's PyTorch backend, "python" the
+    Python runtime. "auto" uses the PyTorch backend if it can serve the step, Triton's TensorRT
+    backend serves the engines, and the server of this machine does not lack it.
+    """
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -307,7 +313,7 @@ def saved(lowered: LoweredGraph) -> bytes:
     return buffer.getvalue()
 
 
-def fused(model: SplitModel, serve_as: str) -> ModelArtifact:
+def fused(model: SplitModel) -> ModelArtifact:
     """The artifact of the fused layout: one model whose runtime runs all segments in one
     process.
     """
@@ -329,7 +335,7 @@ def fused(model: SplitModel, serve_as: str) -> ModelArtifact:
         },
         lowered=b"",
         goldens=model.goldens,
-        serve_as=serve_as,
+        serve_as=model.serve_as,
         segments=_files_of_segments(model.partitioned, model.plans, model.branch_plans),
         flags={name: flag for name, flag in flags.items() if name not in unknown},
         unknown=unknown,

@@ -23,31 +23,25 @@ if TYPE_CHECKING:
     from builder.triton import EnsembleArtifact, ModelArtifact
 
 
-def ensemble(
-    model: SplitModel, serve_as: str, torch_steps: str = "auto"
-) -> EnsembleArtifact:
+def ensemble(model: SplitModel) -> EnsembleArtifact:
     """The ensemble and its steps `<model>.<number>.<kind>`, each a separate model.
 
-    `torch_steps` selects the backend of torch steps: "pytorch" is Triton's PyTorch backend
-    (UsageError for a step that it cannot serve), "python" the Python runtime. "auto" uses the
-    PyTorch backend if it can serve the step, Triton's TensorRT backend serves the engines, and the
-    server of this machine does not lack it.
+    Raises UsageError for a step that the requested backend cannot serve.
     """
     from builder import triton
 
-    model = narrowed.at_boundaries(model, serve_as)
-    steps = [_step(model, number, serve_as) for number in range(len(model.segments))]
+    model = narrowed.at_boundaries(model)
+    steps = [_step(model, number) for number in range(len(model.segments))]
     steps = batched(
         steps,
         model.spec.batching,
         {axis for profile in model.spec.profiles for axis in profile},
     )
-    native = uses_tensorrt_backend(model, serve_as) and without_pytorch() is None
+    native = uses_tensorrt_backend(model) and without_pytorch() is None
     steps = [
-        _by_backend(model, step, number, torch_steps, native)
-        for number, step in enumerate(steps)
+        _by_backend(model, step, number, native) for number, step in enumerate(steps)
     ]
-    result = triton.EnsembleArtifact(
+    return triton.EnsembleArtifact(
         spec=named(model),
         inputs=inputs_of(model),
         outputs=outputs_of(model),
@@ -55,12 +49,11 @@ def ensemble(
         steps=tuple(steps),
         goldens=model.goldens,
     )
-    return result
 
 
-def uses_tensorrt_backend(model: SplitModel, serve_as: str) -> bool:
+def uses_tensorrt_backend(model: SplitModel) -> bool:
     """Whether Triton's TensorRT backend serves an engine of the model."""
-    return serve_as != "python" and any(
+    return model.serve_as != "python" and any(
         plan and plan.facts.get("flavor") == "tensorrt" for plan in model.plans
     )
 
@@ -84,7 +77,7 @@ def without_pytorch() -> str | None:
     return str(server.executable)
 
 
-def _step(model: SplitModel, number: int, serve_as: str) -> ModelArtifact:
+def _step(model: SplitModel, number: int) -> ModelArtifact:
     segment = model.segments[number]
     conversion = model.partitioned.conversions[number]
     plan = model.plans[number]
@@ -100,7 +93,7 @@ def _step(model: SplitModel, number: int, serve_as: str) -> ModelArtifact:
     )
     if conversion is not None and plan is not None:
         artifact = artifacts.of_conversion(
-            spec, conversion, plan, model.segment_goldens[number], serve_as
+            spec, conversion, plan, model.segment_goldens[number], model.serve_as
         )
         return replace(
             artifact,
@@ -111,12 +104,13 @@ def _step(model: SplitModel, number: int, serve_as: str) -> ModelArtifact:
 
 
 def _by_backend(
-    model: SplitModel, step: ModelArtifact, number: int, torch_steps: str, native: bool
+    model: SplitModel, step: ModelArtifact, number: int, native: bool
 ) -> ModelArtifact:
     """A torch step as a model of its backend; other steps are not changed. `native`: Triton's own
     backends serve the model.
     """
     segment = model.segments[number]
+    torch_steps = model.torch_steps
     if step.plan or torch_steps == "python" or (torch_steps == "auto" and not native):
         return step
     reason = libtorch.why_not(step, segment.lowered)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def artifact(
-    model: SplitModel, layout: str, serve_as: str, torch_steps: str = "auto"
+    model: SplitModel, layout: str
 ) -> tuple[ModelArtifact | EnsembleArtifact, str]:
     """The artifact for the layout, and the reason for the layout.
 
@@ -29,37 +29,32 @@ def artifact(
         reason = "`pad` needs one process, which pads inputs and crops outputs"
     if model.spec.defaults and not reason:
         reason = "`default` needs one process, which fills in the inputs that a request leaves out"
-    if layout == "ensemble" and reason and len(model.segments) > 1:
-        raise UsageError(
-            f"model {model.spec.name!r} cannot be an ensemble: {reason}",
-            fix="use --layout fused",
-        )
-    if layout == "ensemble" and not reason:
-        steps = torch_served(model, serve_as, torch_steps)
-        return ensemble(model, serve_as, torch_steps), "; ".join(
-            ["as requested", *steps]
-        )
-    reason = reason or (
-        "as requested" if layout == "fused" else why_fused(model, serve_as, torch_steps)
-    )
+    why_ensemble = "the transitions cost little compared with the engines' work"
+    if layout == "ensemble":
+        if reason and len(model.segments) > 1:
+            raise UsageError(
+                f"model {model.spec.name!r} cannot be an ensemble: {reason}",
+                fix="use --layout fused",
+            )
+        why_ensemble = "as requested"
+    elif not reason:
+        reason = "as requested" if layout == "fused" else why_fused(model)
     if reason:
-        return fused(model, serve_as), reason
-    steps = torch_served(model, serve_as, torch_steps)
-    reason = "the transitions cost little compared with the engines' work"
-    return ensemble(model, serve_as, torch_steps), "; ".join([reason, *steps])
+        return fused(model), reason
+    return ensemble(model), "; ".join([why_ensemble, *torch_served(model)])
 
 
-def torch_served(model: SplitModel, serve_as: str, torch_steps: str) -> list[str]:
+def torch_served(model: SplitModel) -> list[str]:
     """The reason why the Python runtime serves the torch steps, if the server of this machine has
     no PyTorch backend.
     """
-    requested = torch_steps == "pytorch" or (
-        torch_steps == "auto" and uses_tensorrt_backend(model, serve_as)
+    requested = model.torch_steps == "pytorch" or (
+        model.torch_steps == "auto" and uses_tensorrt_backend(model)
     )
     server = without_pytorch() if requested else None
     if server is None:
         return []
-    if torch_steps == "pytorch":
+    if model.torch_steps == "pytorch":
         return [f"{server} has no PyTorch backend, which the torch steps require"]
     return [
         f"the Python runtime serves the torch steps: {server} has no PyTorch backend"
@@ -148,7 +143,7 @@ def _why_no_step(number: int, segment: Segment) -> str | None:
     return None
 
 
-def why_fused(model: SplitModel, serve_as: str, torch_steps: str) -> str | None:
+def why_fused(model: SplitModel) -> str | None:
     """The reason for the fused layout by the rule of `auto` (docs/partition.md), or None: fused,
     unless Triton's own TensorRT backend serves the engines and the transitions take less than a
     tenth of the compute time.
@@ -160,7 +155,7 @@ def why_fused(model: SplitModel, serve_as: str, torch_steps: str) -> str | None:
             "its branches contain engines, and only one process can choose between them"
         )
     flavors = {plan.facts.get("flavor") for plan in model.plans if plan}
-    if serve_as == "python" or "tensorrt" not in flavors:
+    if model.serve_as == "python" or "tensorrt" not in flavors:
         return "Triton's TensorRT backend would serve none of its steps"
     computes = cost.compute_seconds(sum(segment.flops for segment in model.segments))
     transfers = cost.step_seconds(
@@ -171,10 +166,10 @@ def why_fused(model: SplitModel, serve_as: str, torch_steps: str) -> str | None:
             f"{len(model.segments)} steps would cost {transfers * 1e3:.2g} ms, its work"
             f" {computes * 1e3:.2g} ms"
         )
-    return _refused(model, serve_as, torch_steps)
+    return _refused(model)
 
 
-def _refused(model: SplitModel, serve_as: str, torch_steps: str) -> str | None:
+def _refused(model: SplitModel) -> str | None:
     """The reason why the ensemble cannot be published, or None: a config cannot express some dtypes
     and shapes.
     """
@@ -182,7 +177,7 @@ def _refused(model: SplitModel, serve_as: str, torch_steps: str) -> str | None:
     from builder.triton import ensemble_config
 
     try:
-        split = ensemble(model, serve_as, torch_steps)
+        split = ensemble(model)
         ensemble_config(
             split, {step.spec.name: triton.config(step) for step in split.steps}
         )

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from builder.triton import Golden
 
 
-def at_boundaries(model: SplitModel, serve_as: str) -> SplitModel:
+def at_boundaries(model: SplitModel) -> SplitModel:
     """The model with a cast in each torch segment whose boundary tensor has another dtype in an
     engine that Triton's TensorRT backend serves. The segment's specs and goldens get that dtype.
     """
-    served = _served(model) if serve_as != "python" else {}
+    served = _served(model) if model.serve_as != "python" else {}
     if not served:
         return model
     segments = []

@@ -757,10 +757,8 @@ def assemble(built: Built, order: Order) -> Checked:
         layout = "single"
         reason = ""
     else:
-        model = _split_model(built, converted.partitioned)
-        artifact, reason = layouts.artifact(
-            model, order.layout, order.serve_as, order.torch_steps
-        )
+        model = _split_model(built, converted.partitioned, order)
+        artifact, reason = layouts.artifact(model, order.layout)
         layout = (
             "ensemble" if isinstance(artifact, triton.EnsembleArtifact) else "fused"
         )
@@ -773,7 +771,7 @@ def assemble(built: Built, order: Order) -> Checked:
 
 
 def _split_model(
-    built: Built, partitioned: fallback.PartitionedConversion
+    built: Built, partitioned: fallback.PartitionedConversion, order: Order
 ) -> SplitModel:
     """The model in segments, with the plans of the segments and of those inside branches."""
     from builder.pipeline.artifacts import SplitModel
@@ -788,6 +786,8 @@ def _split_model(
         prepared.goldens,
         converted.segment_goldens,
         {location: plan for location, plan in built.plans.items() if len(location) > 1},
+        order.serve_as,
+        order.torch_steps,
     )
 
 
@@ -798,26 +798,10 @@ def publish(
     compare: Callable[[Path, Path], None],
     stage: Path | None = None,
 ) -> Published:
-    """Move the model into the repository `out`; see publish_artifact. Raises PublishError."""
-    return Published(
-        checked, publish_artifact(checked.artifact, out, finish, compare, stage)
-    )
-
-
-def publish_artifact(
-    artifact: ModelArtifact | EnsembleArtifact,
-    out: Path,
-    finish: Callable[[Path], None],
-    compare: Callable[[Path, Path], None],
-    stage: Path | None,
-) -> Path:
-    """Move the model into the repository `out`, from the staging folder `stage` or a new one.
-    `finish` adds files to the folder first, and `compare` compares it with the folder that it
-    replaces. Returns the model's folder. Raises PublishError.
-    """
+    """Move the model into the repository `out`; see builder.triton.publish."""
     from builder import triton
 
-    adding: dict[str, Any] = {"finish": finish, "compare": compare, "stage": stage}
-    if isinstance(artifact, triton.EnsembleArtifact):
-        return triton.publish_ensemble(artifact, out, **adding)
-    return triton.publish(artifact, out, **adding)
+    folder = triton.publish(
+        checked.artifact, out, finish=finish, compare=compare, stage=stage
+    )
+    return Published(checked, folder)

@@ -282,9 +282,7 @@ def test_invalid_ensemble_is_fused_unless_requested(
     """Without casts at the graph breaks, the ids of `gated` have different element types."""
     monkeypatch.setattr(engine, "build", fake_plan)
     monkeypatch.setattr(cost, "STEP_SHARE", float("inf"))
-    monkeypatch.setattr(
-        "builder.pipeline.narrowed.at_boundaries", lambda model, serve_as: model
-    )
+    monkeypatch.setattr("builder.pipeline.narrowed.at_boundaries", lambda model: model)
     old.play(monkeypatch)
     settings = {"only": ["gated"], "isolate": False}
     try:
