@@ -336,7 +336,7 @@ def _publish_kept(
     order: Order, checked: Checked, progress: Progress, result: ModelResult
 ) -> None:
     """Publish the artifact of an earlier variant with the serving settings of this one."""
-    from builder.pipeline import stages
+    from builder import triton
 
     clock = pipeline.Clock(order.spec.name, progress)
     artifact = served_as(checked.artifact, order.spec)
@@ -351,8 +351,8 @@ def _publish_kept(
 
     with clock.phase("publish"):
         compare = partial(_compare, order, result)
-        result.path = stages.publish_artifact(
-            artifact, order.out, record, compare, order.stage
+        result.path = triton.publish(
+            artifact, order.out, finish=record, compare=compare, stage=order.stage
         )
 
 

@@ -39,5 +39,4 @@ from .merge import AMPERE_PLUS as AMPERE_PLUS
 from .merge import merge as merge
 from .padding import Padding as Padding
 from .publish import publish as publish
-from .publish import publish_ensemble as publish_ensemble
 from .warmup import warmup_requests as warmup_requests

@@ -39,7 +39,7 @@ WholeWriter = Callable[[Path, Mapping[str, str]], None]
 
 
 def publish(
-    artifact: ModelArtifact,
+    artifact: ModelArtifact | EnsembleArtifact,
     repository: Path,
     *,
     finish: Writer | None = None,
@@ -52,62 +52,26 @@ def publish(
     refuse the replacement. `stage` is the staging folder from staging.prepared; by default a new
     one is created.
 
-    The steps of a former ensemble of this name are retired. If interrupted or out of space, it
-    leaves the repository unchanged. Raises PublishError, UsageError (see config).
+    Each step of an ensemble is published as `<its name>.<digest>`. The steps of a former ensemble
+    of this name are retired. If interrupted or out of space, it leaves the repository unchanged.
+    Raises PublishError, UsageError (see config).
     """
-
-    def write(folder: Path) -> None:
-        layout.write(artifact, folder)
-
-    policy = artifact.spec.versions if artifact.step_of is None else Versions()
-    return publish_folder(
-        artifact.spec.name, write, repository, finish, stage, compare, policy
-    )
-
-
-def publish_ensemble(
-    artifact: EnsembleArtifact,
-    repository: Path,
-    *,
-    finish: Writer | None = None,
-    stage: Path | None = None,
-    compare: Comparison | None = None,
-) -> Path:
-    """Publish an ensemble and its steps, each step as `<its name>.<digest>`. Otherwise like
-    publish.
-    """
-    steps: dict[str, Writer] = {
-        step.spec.name: functools.partial(layout.write, step) for step in artifact.steps
-    }
+    steps: dict[str, Writer] = {}
+    policy = artifact.spec.versions
+    if isinstance(artifact, EnsembleArtifact):
+        for step in artifact.steps:
+            steps[step.spec.name] = functools.partial(layout.write, step)
+    elif artifact.step_of is not None:
+        policy = REPLACED
 
     def whole(folder: Path, names: Mapping[str, str]) -> None:
-        layout.write_ensemble(_renamed(artifact, names), folder)
+        if isinstance(artifact, EnsembleArtifact):
+            layout.write_ensemble(_renamed(artifact, names), folder)
+        else:
+            layout.write(artifact, folder)
 
     name = artifact.spec.name
-    policy = artifact.spec.versions
     return publish_parts(name, steps, whole, repository, finish, stage, compare, policy)
-
-
-def publish_folder(
-    name: str,
-    write: Writer,
-    repository: Path,
-    finish: Writer | None,
-    stage: Path | None,
-    compare: Comparison | None,
-    policy: Versions,
-) -> Path:
-    """Publish a model whose folder `write` fills, like publish."""
-    return publish_parts(
-        name,
-        {},
-        lambda folder, _: write(folder),
-        repository,
-        finish,
-        stage,
-        compare,
-        policy,
-    )
 
 
 def publish_parts(

@@ -29,9 +29,8 @@ from builder.triton import (
     ModelArtifact,
     SegmentFiles,
     history,
-    publish_ensemble,
+    publish,
 )
-from builder.triton import publish as publish_single
 from builder.triton.config import parse_config
 from tests.chaos.counts import Results
 from tests.triton.artifacts import Lower, Raise, artifact, lowered, pair, tensor
@@ -42,7 +41,7 @@ SWITCHING = 40
 """The number of points at the end of a publication that include all moves."""
 VARYING = re.compile(rb"\d{4}-\d\d-\d\d[T ][\d:.]+|[0-9a-f]{64}")
 """Times and digests, which differ between runs."""
-PUBLISHING = __import__("sys").modules[publish_single.__module__]
+PUBLISHING = __import__("sys").modules[publish.__module__]
 
 
 @dataclass
@@ -87,9 +86,7 @@ class Change:
 def _publication(keep: int) -> Change:
     """A second publication; with `keep`, of a second version."""
     first, second = (_artifact(generation, keep) for generation in (1, 2))
-    return Change(
-        partial(publish_ensemble, first), partial(publish_ensemble, second), 1, 2
-    )
+    return Change(partial(publish, first), partial(publish, second), 1, 2)
 
 
 class Tagged(torch.nn.Module):
@@ -123,7 +120,7 @@ def _fused(generation: int) -> ModelArtifact:
 
 def _one_folder(make: Callable[[int], ModelArtifact]) -> Change:
     first, second = make(1), make(2)
-    return Change(partial(publish_single, first), partial(publish_single, second), 1, 2)
+    return Change(partial(publish, first), partial(publish, second), 1, 2)
 
 
 def _rollback() -> Change:

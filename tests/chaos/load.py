@@ -14,7 +14,7 @@ import numpy as np
 from builder.parity.clients import Client, GrpcClient, HttpClient
 from builder.serving import Server
 from builder.serving.control import update
-from builder.triton import publish_ensemble
+from builder.triton import publish
 from tests.chaos.counts import Results
 from tests.chaos.servers import start_free
 from tests.triton.artifacts import pair
@@ -55,7 +55,7 @@ def run(repository: Path, mode: str, *, publications: int, clients: int) -> Coun
 
     Half of the threads use gRPC.
     """
-    publish_ensemble(pair(1, NAME), repository)
+    publish(pair(1, NAME), repository)
     counts, log = Counts(mode, clients), repository.parent / f"{mode}.log"
     with start_free(repository, mode, NAME, log) as server:
         server.wait_ready(SWITCH_TIMEOUT)
@@ -73,7 +73,7 @@ def _load(server: Server, repository: Path, counts: Counts, publications: int) -
         thread.start()
     try:
         for generation in range(2, 2 + publications):
-            folder = publish_ensemble(pair(generation, NAME), repository)
+            folder = publish(pair(generation, NAME), repository)
             if counts.mode == "explicit":
                 update(server.http_url, folder, drain=2)
             _await(server, generation)

@@ -21,7 +21,7 @@ import numpy as np
 from builder.deployment import Pushed, Target, push
 from builder.serving import Server
 from builder.store import published
-from builder.triton import publish, publish_ensemble
+from builder.triton import publish
 from tests.chaos import census, flat
 from tests.chaos import plans as engines
 from tests.chaos.asking import MODELS, Window, is_bad
@@ -114,7 +114,7 @@ def _prepare(folder: Path, served: Path, generations: range, plans: bool) -> Non
 def publish_generation(model: str, generation: int, repository: Path) -> Path:
     """Publish one generation of a model of MODELS."""
     if model == "pair":
-        return publish_ensemble(pair(generation, model), repository)
+        return publish(pair(generation, model), repository)
     return publish(single(generation, model), repository)
 
 

@@ -17,7 +17,7 @@ from builder.bench import ModelBench
 from builder.cli import main, push, repo
 from builder.report import gather, records
 from builder.store import buckets
-from builder.triton import history, publish, publish_ensemble, versions
+from builder.triton import history, publish, versions
 from tests.report.repositories import level
 from tests.triton.artifacts import pair
 from tests.triton.test_history import net
@@ -166,7 +166,7 @@ def test_identity_does_not_depend_on_number_repository_or_policy(
     assert len(set(by_number.values())) == 3
     alone = publish(net(3, versions.Versions()), other)
     assert records.identity(alone) == by_number[3]
-    publish_ensemble(pair(1), other)
+    publish(pair(1), other)
     assert records.identity(other / "pair") is not None
 
 

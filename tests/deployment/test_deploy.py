@@ -29,7 +29,7 @@ from builder.cli.serve import serve_command
 from builder.serving import features, find, flags
 from builder.store import published
 from builder.templates import server_script
-from builder.triton import publish, publish_ensemble, releases
+from builder.triton import publish, releases
 from tests.deployment.schemas import check
 from tests.triton.artifacts import (
     TENSORRT,
@@ -57,7 +57,7 @@ def publish_plan(repository: Path, **facts: Any) -> None:
 def publish_all_kinds(repository: Path) -> None:
     publish_plan(repository)
     publish(scorer(), repository)
-    publish_ensemble(pair(1), repository)
+    publish(pair(1), repository)
 
 
 KINDS: dict[str, tuple[Callable[[Path], Any], bool]] = {
@@ -65,7 +65,7 @@ KINDS: dict[str, tuple[Callable[[Path], Any], bool]] = {
     "plans, Python models and an ensemble": (publish_all_kinds, True),
     "a Python model": (lambda repository: publish(scorer(), repository), False),
     "an ensemble of torch steps": (
-        lambda repository: publish_ensemble(pair(1), repository),
+        lambda repository: publish(pair(1), repository),
         False,
     ),
     "state between requests": (lambda repository: publish(cell(), repository), False),

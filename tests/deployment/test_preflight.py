@@ -18,7 +18,7 @@ from builder.cli import main
 from builder.deployment import expected_server, of_image, preflight, rules
 from builder.deployment.server_facts import BUNDLED_RELEASE, ServerFacts
 from builder.store import published
-from builder.triton import publish, publish_ensemble, releases
+from builder.triton import publish, releases
 from tests.triton.artifacts import (
     TENSORRT,
     Affine,
@@ -50,7 +50,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
     planned = {"plan": b"a plan", "facts": FACTS, "name": "planned"}
     publish(artifact(Affine(), inputs, ("y",), **planned), repository)
     publish(scorer(), repository)
-    publish_ensemble(pair(1), repository)
+    publish(pair(1), repository)
     return repository
 
 

@@ -40,7 +40,7 @@ from builder.serving import (
 )
 from builder.serving.stubs import Stubs
 from builder.store import retired
-from builder.triton import publish, publish_ensemble
+from builder.triton import publish
 from tests.chaos.pushing import spoil
 from tests.triton.artifacts import Raise, artifact, pair, reseal, tensor
 
@@ -52,7 +52,7 @@ def repository_of(folder: Path, generation: int) -> Path:
     inputs = (tensor("x", "float32", "batch", 2),)
     model = artifact(Raise(generation), inputs, ("y",), name="net", serve_as="python")
     publish(model, folder / str(generation))
-    publish_ensemble(pair(generation), folder / str(generation))
+    publish(pair(generation), folder / str(generation))
     return folder / str(generation)
 
 

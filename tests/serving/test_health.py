@@ -16,7 +16,7 @@ from builder.cli import main
 from builder.serving import FREE_PORTS, Server, serve
 from builder.serving.stubs import Stubs
 from builder.store import published
-from builder.triton import publish, publish_ensemble
+from builder.triton import publish
 from tests.triton.artifacts import pair, scorer
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
@@ -41,7 +41,7 @@ def test_dead_process_is_reported_with_its_model(tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     publish(scorer(), repository)
     publish(scorer(name="other"), repository)
-    publish_ensemble(pair(1), repository)
+    publish(pair(1), repository)
     with serve(repository, **FREE_PORTS) as server:
         healthy = health(repository, server)
         assert healthy.exit_code == 0 and "3 of 3 models are healthy" in healthy.output

@@ -25,7 +25,7 @@ from tritonclient.utils import InferenceServerException
 from builder.manifest.spec import Versions
 from builder.parity.clients import GrpcClient
 from builder.serving import FREE_PORTS, PLAIN, Server, control, features, serve
-from builder.triton import history, publish, publish_ensemble
+from builder.triton import history, publish
 from builder.triton.artifact import ModelArtifact
 from tests.triton.artifacts import Affine, Raise, artifact, pair, reseal, tensor
 
@@ -313,7 +313,7 @@ def sections(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server,
         folder = publish(replace(model_artifact, spec=spec), repository)
         (folder / "1/model.py").write_text(TRIVIAL)  # loads ten times as fast
         if seed % ENSEMBLES == 0:
-            publish_ensemble(
+            publish(
                 pair(1, name=f"pair{seed}", triton=random_section(seed)), repository
             )
     mode: dict[str, Any] = {"explicit": True, "models": ["net0"], "response_cache": 8}

@@ -9,7 +9,7 @@ import pytest
 
 from builder.errors import PublishError, UsageError
 from builder.store import Hashes, edits, published
-from builder.triton import publish, publish_ensemble
+from builder.triton import publish
 from builder.triton.config import parse_config
 from builder.triton.edits import carry_over
 from tests.triton.artifacts import pair, scorer
@@ -86,7 +86,7 @@ def test_content_of_others_is_not_replaced(
 
 
 def test_edit_of_a_step_cannot_be_kept(tmp_path: Path, hashes: Hashes) -> None:
-    folder = publish_ensemble(pair(1), tmp_path / "repository")
+    folder = publish(pair(1), tmp_path / "repository")
     step = json.loads((folder / "trt-build.json").read_text())["steps"][0]
     edit(folder.parent / step, "count: 1", "count: 2")
     assert [found.file.parent.name for found in edits.edits(folder, hashes)] == [step]

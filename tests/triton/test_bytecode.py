@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from builder.serving import FREE_PORTS, control, serve
-from builder.triton import candidate, history, publish, publish_ensemble
+from builder.triton import candidate, history, publish
 from tests.triton.artifacts import Raise, artifact, pair, tensor
 
 
@@ -19,7 +19,7 @@ def blocks_pycache(model: Path) -> bool:
 
 
 def test_published_promoted_and_candidate_models_block_pycache(tmp_path: Path) -> None:
-    folder = publish_ensemble(pair(1), tmp_path / "a")
+    folder = publish(pair(1), tmp_path / "a")
     history.promote(folder, tmp_path / "b")
     one = candidate.add(folder, tmp_path / "c")
     for repository, ensemble in (("a", "pair"), ("b", "pair"), ("c", one.name)):
@@ -47,7 +47,7 @@ def test_server_with_write_access_loads_each_model_once(
     tmp_path: Path, mode: str
 ) -> None:
     """Without the files it loads both steps twice (Triton 24.10)."""
-    folder = publish_ensemble(pair(1), tmp_path / "repository")
+    folder = publish(pair(1), tmp_path / "repository")
     log = tmp_path / "server.log"
     polling = {"poll_seconds": 1} if mode == "poll" else {"explicit": True}
     with serve(folder.parent, **FREE_PORTS, log_path=log, **polling) as server:

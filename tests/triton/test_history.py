@@ -26,7 +26,6 @@ from builder.triton import (
     history,
     merge,
     publish,
-    publish_ensemble,
     versions,
 )
 from builder.triton.artifact import ModelArtifact
@@ -262,9 +261,9 @@ def test_publication_without_options_loses_no_changes(
     repository: Path, tmp_path: Path, change: Change, words: str
 ) -> None:
     """The fix names no option, because promote, push, merge and the farm have none for it."""
-    target = publish_ensemble(pair(1), tmp_path / "live")
+    target = publish(pair(1), tmp_path / "live")
     file, text = change(target)
-    folder = publish_ensemble(pair(2), repository)
+    folder = publish(pair(2), repository)
     for publication in (
         lambda: history.promote(folder, target.parent),
         lambda: merge([repository], target.parent),
@@ -278,7 +277,7 @@ def test_publication_without_options_loses_no_changes(
 def test_promotion_of_steps_reports_a_full_disk(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = publish_ensemble(pair(1), repository)
+    folder = publish(pair(1), repository)
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     monkeypatch.setattr("shutil.copyfile", Mock(side_effect=full))
     with pytest.raises(PublishBlocked, match="No space left on device") as refused:
@@ -313,7 +312,7 @@ def test_kept_versions_of_an_ensemble_keep_their_steps(
             artifact,
             spec=replace(artifact.spec, versions=Versions(keep=2)),
         )
-        folder = publish_ensemble(artifact, repository)
+        folder = publish(artifact, repository)
         steps.append(set(published.read(folder / "trt-build.json")["steps"]))
     name = folder.name
     there = {path.name for path in repository.iterdir()}
@@ -359,7 +358,7 @@ def test_symlink_in_model_is_damage_and_not_followed(
 
 
 def test_step_with_symlink_is_not_promoted(repository: Path, tmp_path: Path) -> None:
-    folder = publish_ensemble(pair(1), repository)
+    folder = publish(pair(1), repository)
     step = sorted(published.step_names(folder))[0]
     (repository / step / "extra").symlink_to(secret_of(tmp_path))
     with pytest.raises(PublishError, match="holds a link"):

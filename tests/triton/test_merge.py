@@ -20,7 +20,7 @@ from builder.cli import main
 from builder.errors import PublishBlocked, PublishError, UsageError
 from builder.manifest import Versions
 from builder.store import Hashes, published, record, stale
-from builder.triton import EnsembleArtifact, merge, publish, publish_ensemble
+from builder.triton import EnsembleArtifact, merge, publish
 from builder.triton.config import config_text, parse_config
 from builder.triton.merge import NO_PLAN
 from tests.triton.artifacts import RTX, TENSORRT, reseal, scorer
@@ -257,7 +257,7 @@ def _ensemble(repository: Path, capability: str) -> None:
         step_of="whole",
     )
     whole = replace(step.spec, name="whole")
-    publish_ensemble(
+    publish(
         EnsembleArtifact(
             whole, step.inputs, step.outputs, step.profiles, (step,), step.goldens
         ),

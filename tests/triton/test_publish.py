@@ -19,8 +19,7 @@ import pytest
 from builder.errors import PublishBlocked, PublishError
 from builder.manifest.spec import Runtime
 from builder.store import published, retired, staging
-from builder.triton import goldens, layout, publish, publish_ensemble
-from builder.triton import publish as publish_function
+from builder.triton import goldens, layout, publish
 from builder.triton.config import parse_config
 from tests.serving import fakes
 from tests.triton.artifacts import TENSORRT, pair, scorer
@@ -211,7 +210,7 @@ def test_interrupted_publication_leaves_the_old_model(
 
     monkeypatch.setattr(layout if where == "write" else staging, where, fail)
     with pytest.raises((PublishError, KeyboardInterrupt)):
-        publish_function(scorer(plan=b"two"), repository)
+        publish(scorer(plan=b"two"), repository)
     assert tree(repository.parent) == before
     assert [p.name for p in repository.parent.iterdir()] == ["repository"]
 
@@ -292,7 +291,7 @@ def steps_of(folder: Path) -> list[str]:
 
 
 def test_step_is_named_by_content_and_hashed_in_the_record(repository: Path) -> None:
-    folder = publish_ensemble(pair(1), repository)
+    folder = publish(pair(1), repository)
     names = steps_of(folder)
     assert [name.rsplit(".", 1)[0] for name in names] == [
         "pair.0.torch",
@@ -318,11 +317,11 @@ def test_step_is_named_by_content_and_hashed_in_the_record(repository: Path) -> 
 def test_equal_step_is_kept_and_changed_step_is_added(
     repository: Path, instant: None
 ) -> None:
-    first = steps_of(publish_ensemble(pair(1), repository))
+    first = steps_of(publish(pair(1), repository))
     inode = (repository / first[0]).stat().st_ino
-    assert steps_of(publish_ensemble(pair(1), repository)) == first
+    assert steps_of(publish(pair(1), repository)) == first
     assert (repository / first[0]).stat().st_ino == inode
-    second = steps_of(publish_ensemble(pair(2), repository))
+    second = steps_of(publish(pair(2), repository))
     assert not {*first} & {*second}
     assert {path.name for path in repository.iterdir()} == {"pair", *first, *second}
 
@@ -331,16 +330,16 @@ def test_equal_step_is_kept_and_changed_step_is_added(
 def test_unused_step_is_removed_after_the_grace_period(
     repository: Path, instant: None, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
-    first = steps_of(publish_ensemble(pair(1), repository))
-    second = steps_of(publish_ensemble(pair(2), repository))
+    first = steps_of(publish(pair(1), repository))
+    second = steps_of(publish(pair(2), repository))
     record = json.loads((repository / "pair" / "trt-build.json").read_text())
     assert set(record["retired"]) == {*first}
-    publish_ensemble(pair(2), repository)
+    publish(pair(2), repository)
     assert {path.name for path in repository.iterdir()} == {"pair", *first, *second}
     later = retired.time.time() + retired.GRACE_SECONDS + 5
     monkeypatch.setattr(retired.time, "time", lambda: later)
     if by == "publication":
-        publish_ensemble(pair(2), repository)
+        publish(pair(2), repository)
     else:
         assert retired.tidy(repository) == ()
     assert {path.name for path in repository.iterdir()} == {"pair", *second}
@@ -350,8 +349,8 @@ def test_unused_step_is_removed_after_the_grace_period(
 def test_unfinished_signature_that_stays_does_not_end_the_tidying(
     repository: Path, instant: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish_ensemble(pair(1), repository)
-    second = steps_of(publish_ensemble(pair(2), repository))
+    publish(pair(1), repository)
+    second = steps_of(publish(pair(2), repository))
     killed = repository.parent / f".{repository.name}.staging-0"
     killed.mkdir()
     publish(scorer(), repository).rename(killed / f"{staging.OLD}scorer")
@@ -366,7 +365,7 @@ def test_unfinished_signature_that_stays_does_not_end_the_tidying(
 
 def test_reused_step_is_no_longer_retired(repository: Path, instant: None) -> None:
     for generation in (1, 2, 1):
-        folder = publish_ensemble(pair(generation), repository)
+        folder = publish(pair(generation), repository)
     record = json.loads((folder / "trt-build.json").read_text())
     assert (
         not {*record["retired"]} & {*steps_of(folder)} and len(record["retired"]) == 2
@@ -383,7 +382,7 @@ def test_interrupt_at_any_move_leaves_a_complete_ensemble(
     after: bool,
 ) -> None:
     """Before and after each of the three moves: the exchange that a signal catches is done."""
-    old = steps_of(publish_ensemble(pair(1), repository))
+    old = steps_of(publish(pair(1), repository))
     real, calls = staging.swap, iter(range(10))
 
     def interrupted(*paths: Path) -> None:
@@ -396,7 +395,7 @@ def test_interrupt_at_any_move_leaves_a_complete_ensemble(
 
     monkeypatch.setattr(staging, "swap", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        publish_ensemble(pair(2), repository)
+        publish(pair(2), repository)
     now = steps_of(repository / "pair")
     assert (now == old) is not (number == 2 and after)
     assert not list(published.damaged(repository / "pair"))
@@ -409,7 +408,7 @@ def test_interrupt_at_any_move_leaves_a_complete_ensemble(
 def test_modified_step_is_detected_and_repaired(
     repository: Path, instant: None, what: str
 ) -> None:
-    folder = publish_ensemble(pair(1), repository)
+    folder = publish(pair(1), repository)
     step = repository / steps_of(folder)[0]
     if what == "other":  # another whole step under the name
         other = publish(scorer(serve_as="python"), repository.parent / "other")
@@ -419,7 +418,7 @@ def test_modified_step_is_detected_and_repaired(
         (step / what).write_text((step / what).read_text() + " ")
     assert next(published.damaged(folder)).startswith(f"../{step.name}/")
     if what != "other":
-        publish_ensemble(pair(1), repository)
+        publish(pair(1), repository)
         assert not list(published.damaged(folder))
 
 
