@@ -16,7 +16,7 @@ import torch
 from builder.conversion import dtypes, nonzero, scalars
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar, Size, same
-from builder.conversion.layers import less, reduce
+from builder.conversion.layers import gathered, less, reduce
 from builder.conversion.values import Tensor
 from builder.engine import ITensor, trt
 
@@ -185,9 +185,7 @@ class Lengths(Extent):
             return x
         sizes = [length, *ctx.sizes(x)[1:]]
         if isinstance(length, DynamicScalar) and length is vars(self).get("longest"):
-            output = ctx.net.add_gather(x, self._time_steps, 0).get_output(0)
-            ctx.remember_dtype(output, ctx.dtype(x))
-            return ctx.set_sizes(output, sizes)
+            return ctx.set_sizes(gathered(ctx, x, self._time_steps, 0), sizes)
         return ctx.slice(x, [0] * len(sizes), sizes, mode="FILL", fill=fill)
 
 
@@ -202,5 +200,4 @@ def _rows_at(ctx: ConversionContext, x: ITensor, positions: ITensor) -> ITensor:
     """
     flat = ctx.net.add_shuffle(x)
     flat.reshape_dims = trt.Dims([-1, x.shape[-1]])
-    result = ctx.net.add_gather(flat.get_output(0), positions, 0).get_output(0)
-    return ctx.set_sizes(result, [*ctx.exprs(positions), x.shape[-1]])
+    return gathered(ctx, flat.get_output(0), positions, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -21,9 +21,7 @@ class Method:
     def aligned(self, align: bool) -> Method:
         """The same, with or without aligned corners."""
         coordinates = "ALIGN_CORNERS" if align else "HALF_PIXEL"
-        return Method(
-            self.mode, coordinates, self.rounding, self.aten, align, self.antialias
-        )
+        return replace(self, coordinates=coordinates, align=align)
 
     def on_axis(
         self, values: torch.Tensor, size: int, scale: float | None

@@ -18,6 +18,7 @@ from builder.conversion.layers import (
     along,
     choose,
     combine,
+    gathered,
     less,
     reduce,
 )
@@ -173,7 +174,7 @@ def _maximum_parts(
     length = ctx.size(x, axis)
     if isinstance(length, int) and isinstance(size, int):
         index = _positions(*_bounds(ctx, length, size))
-        parts = ctx.net.add_gather(x, ctx.constant(index), axis).get_output(0)
+        parts = gathered(ctx, x, index, axis)
         return reduce(ctx, "MAX", parts, [axis + 1], False)
     member = _member(ctx, length, size)
     trailing = ctx.rank(x) - axis - 1
@@ -233,13 +234,13 @@ def _gathered_maximum(
         flat = flat.flatten(0, 1).flatten(1, 2)
     leading = ctx.sizes(x)[:first]
     rows = ctx.reshape(x, [*leading, math.prod(lengths)])
-    gathered = ctx.net.add_gather(rows, ctx.constant(flat), first).get_output(0)
-    layer = ctx.net.add_topk(gathered, trt.TopKOperation.MAX, 1, 1 << (first + 1))
+    candidates = gathered(ctx, rows, flat, first)
+    layer = ctx.net.add_topk(candidates, trt.TopKOperation.MAX, 1, 1 << (first + 1))
     values = layer.get_output(0)
     position = ctx.cast(layer.get_output(1), torch.int64)
     base = (torch.arange(flat.shape[0]) * flat.shape[1])[:, None]
     at = combine(ctx, "SUM", position, base)
-    positions = ctx.net.add_gather(ctx.constant(flat.flatten()), at, 0).get_output(0)
+    positions = gathered(ctx, ctx.constant(flat.flatten()), at, 0)
     sizes = [*leading, *(len(starts) for starts, _ in parts)]
     return ctx.reshape(values, sizes), ctx.cast(
         ctx.reshape(positions, sizes), torch.int64

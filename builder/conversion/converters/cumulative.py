@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from builder.conversion.dynamic import DynamicScalar, Size
 from builder.conversion.layers import (
     choose,
     combine,
+    copy_facts,
     equal,
     extremum,
     floating,
@@ -44,13 +46,16 @@ def cumsum(ctx: ConversionContext, x: ITensor, dim: int, dtype: int | None) -> I
     x = accumulated(ctx, x, dtype)
     if ctx.rank(x) == 0:
         return x
-    axis = ctx.axis(x, dim)
+    return running_sum(ctx, x, ctx.axis(x, dim))
+
+
+def running_sum(ctx: ConversionContext, x: ITensor, axis: int) -> ITensor:
+    """The cumulative sum of a tensor with axes, which includes each element itself."""
     if not ctx.capabilities.has_layer("add_cumulative"):
-        return scanned(ctx, x, axis, 0, lambda a, b: ctx.elementwise("SUM", a, b))
+        return scanned(ctx, x, axis, 0, partial(ctx.elementwise, "SUM"))
     along = ctx.constant(torch.tensor(axis, dtype=torch.int32))
     layer = ctx.net.add_cumulative(x, along, trt.CumulativeOperation.SUM, False, False)
-    ctx.remember_dtype(layer.get_output(0), ctx.dtype(x))
-    return layer.get_output(0)
+    return copy_facts(ctx, x, layer.get_output(0))
 
 
 @converter("aten::cumprod(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor")
@@ -59,9 +64,7 @@ def cumprod(ctx: ConversionContext, x: ITensor, dim: int, dtype: int | None) -> 
     x = accumulated(ctx, x, dtype)
     if ctx.rank(x) == 0:
         return x
-    return scanned(
-        ctx, x, ctx.axis(x, dim), 1, lambda a, b: ctx.elementwise("PROD", a, b)
-    )
+    return scanned(ctx, x, ctx.axis(x, dim), 1, partial(ctx.elementwise, "PROD"))
 
 
 def scanned(
@@ -161,9 +164,7 @@ def extremes(
     if not dtype.is_floating_point and dtype != torch.int64:
         comparable = ctx.cast(x, torch.int32)
     identity = dtypes.reduction_identity(ctx.dtype(comparable), operation)
-    best = scanned(
-        ctx, comparable, axis, identity, lambda a, b: extremum(ctx, operation, a, b)
-    )
+    best = scanned(ctx, comparable, axis, identity, partial(extremum, ctx, operation))
     shape: list[Size] = [1] * ctx.rank(x)
     shape[axis] = ctx.size(x, axis)
     positions = ctx.reshape(iota(ctx, ctx.size(x, axis), torch.int32), shape)
@@ -171,7 +172,7 @@ def extremes(
     if dtype.is_floating_point:
         reached = ctx.elementwise("OR", reached, is_nan(ctx, comparable))
     reached_at = ctx.copy_sizes(x, choose(ctx, reached, positions, 0, torch.int32))
-    last = scanned(ctx, reached_at, axis, 0, lambda a, b: ctx.elementwise("MAX", a, b))
+    last = scanned(ctx, reached_at, axis, 0, partial(ctx.elementwise, "MAX"))
     return ctx.cast(best, dtype), ctx.cast(last, torch.int64)
 
 

@@ -11,7 +11,7 @@ import torch
 
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar, Size
-from builder.conversion.layers import choose, combine, comparison, reduce
+from builder.conversion.layers import choose, combine, comparison, gathered, reduce
 from builder.conversion.registry import converter
 from builder.engine import ITensor, flavor, trt
 
@@ -66,9 +66,7 @@ def nms(
     # the layer's default drops scores <= 0
     layer.set_input(4, ctx.constant(torch.tensor(torch.finfo(torch.float32).min)))
     rows = layer.get_output(0)
-    indices = ctx.net.add_gather(
-        rows, ctx.constant(torch.tensor(2, dtype=torch.int32)), 1
-    ).get_output(0)
+    indices = gathered(ctx, rows, torch.tensor(2, dtype=torch.int32), 1)
     ctx.set_sizes(
         indices, [sympy.Symbol(f"{indices.name}[0]", integer=True, nonnegative=True)]
     )
@@ -140,8 +138,7 @@ class _Sampling:
 def _images(ctx: ConversionContext, x: ITensor, rois: ITensor) -> ITensor:
     """The image of each box."""
     image = ctx.cast(_column(ctx, rois, 0), torch.int32)
-    images = ctx.net.add_gather(x, ctx.squeeze(image, [1]), 0).get_output(0)
-    return ctx.set_sizes(images, [ctx.expr(rois, 0), *ctx.exprs(x)[1:]])
+    return gathered(ctx, x, ctx.squeeze(image, [1]), 0)
 
 
 def _sampled(
@@ -163,10 +160,7 @@ def _sampled(
 
 def _column(ctx: ConversionContext, rois: ITensor, index: int) -> ITensor:
     """Column `index` of [boxes, 5] as [boxes, 1]."""
-    positions = ctx.constant(torch.tensor([index], dtype=torch.int32))
-    return ctx.set_sizes(
-        ctx.net.add_gather(rois, positions, 1).get_output(0), [ctx.expr(rois, 0), 1]
-    )
+    return gathered(ctx, rois, torch.tensor([index], dtype=torch.int32), 1)
 
 
 def _sample_positions(

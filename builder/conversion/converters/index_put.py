@@ -11,7 +11,7 @@ import torch
 from builder.conversion import scalars
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters.accumulating import accumulated
-from builder.conversion.converters.cumulative import scanned
+from builder.conversion.converters.cumulative import running_sum
 from builder.conversion.converters.diagonals import diagonal_span, matrix_last
 from builder.conversion.converters.indexing import expand_masks, linear_index
 from builder.conversion.converters.scattering import along_axis, in_steps, spliced
@@ -102,16 +102,12 @@ def _nth_selected(
 
 
 def count_before(ctx: ConversionContext, mask: ITensor) -> ITensor:
-    """[elements] int64: for each element of the flat mask, the number of true elements before it:
-    an exclusive cumulative sum.
+    """[elements] int64: for each element of the flat mask, the number of true elements before
+    it.
     """
     flat = ctx.cast(ctx.reshape(mask, [-1]), torch.int64)
-    if not ctx.capabilities.has_layer("add_cumulative"):
-        sums = scanned(ctx, flat, 0, 0, lambda a, b: ctx.elementwise("SUM", a, b))
-        return ctx.copy_sizes(flat, ctx.elementwise("SUB", sums, flat))
-    axis = ctx.constant(torch.tensor(0, dtype=torch.int32))
-    layer = ctx.net.add_cumulative(flat, axis, trt.CumulativeOperation.SUM, True, False)
-    return ctx.copy_sizes(flat, layer.get_output(0))
+    sums = running_sum(ctx, flat, 0)
+    return ctx.copy_sizes(flat, ctx.elementwise("SUB", sums, flat))
 
 
 def _put_at(

@@ -10,7 +10,7 @@ import torch
 
 from builder.conversion import dtypes
 from builder.conversion.context import ConversionContext
-from builder.conversion.layers import choose, less, reduce
+from builder.conversion.layers import choose, gathered, less, reduce
 from builder.conversion.registry import converter, for_each, of_operands
 from builder.conversion.values import Operand, Tensor
 from builder.engine import ITensor
@@ -147,10 +147,7 @@ def powers(ctx: ConversionContext, exponents: ITensor, carrier: torch.dtype) -> 
     smallest integer.
     """
     table = ctx.constant(bit_weights(carrier))
-    result = ctx.net.add_gather(table, ctx.cast(exponents, torch.int32), 0).get_output(
-        0
-    )
-    return ctx.copy_sizes(exponents, result)
+    return gathered(ctx, table, ctx.cast(exponents, torch.int32), 0)
 
 
 def own_bits(dtype: torch.dtype) -> int:

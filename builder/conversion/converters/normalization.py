@@ -139,12 +139,19 @@ def per_channel(ctx: ConversionContext, t: Tensor, x: ITensor, axis: int) -> Any
 
 
 def affine(
-    ctx: ConversionContext, x: ITensor, weight: Coefficient, bias: Coefficient
+    ctx: ConversionContext,
+    x: ITensor,
+    weight: Coefficient,
+    bias: Coefficient,
+    at: int = 1,
 ) -> ITensor:
-    """x * weight + bias along the channels; each may be None."""
+    """x * weight + bias; each may be None. They are vectors along the axis `at`, or, if it is -1,
+    broadcast from the last axis.
+    """
     for operation, t in (("PROD", weight), ("SUM", bias)):
         if t is not None:
-            x = combine(ctx, operation, x, per_channel(ctx, t, x, 1))
+            factor = per_channel(ctx, t, x, at) if at >= 0 else t
+            x = combine(ctx, operation, x, factor)
     return x
 
 
@@ -202,12 +209,7 @@ def normalized(
     shift = coefficient(ctx, bias, x, at)
     if scale is None or shift is None or rank < 2:
         result, _, _ = standardized(ctx, x, axes, eps)
-        for operation, t in (("PROD", weight), ("SUM", bias)):
-            if t is not None:
-                if at >= 0:
-                    t = per_channel(ctx, t, x, at)
-                result = combine(ctx, operation, result, t)
-        return result
+        return affine(ctx, result, weight, bias, at)
     return normalization_layer(ctx, x, scale, shift, axes, eps)
 
 
@@ -291,10 +293,7 @@ def native_layer_norm(
     """layer_norm, its mean and 1 / sqrt(variance + eps)"""
     axes = list(range(ctx.rank(x) - len(normalized_shape), ctx.rank(x)))
     result, mean, inverse = standardized(ctx, x, axes, eps)
-    for operation, t in (("PROD", weight), ("SUM", bias)):
-        if t is not None:
-            result = combine(ctx, operation, result, t)
-    return result, mean, inverse
+    return affine(ctx, result, weight, bias, -1), mean, inverse
 
 
 @converter(

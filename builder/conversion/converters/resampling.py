@@ -33,7 +33,7 @@ from builder.conversion.interpolation import (
     picked,
     taps,
 )
-from builder.conversion.layers import along, combine
+from builder.conversion.layers import along, combine, gathered
 from builder.conversion.registry import converter, for_each
 from builder.conversion.spatial import filled
 from builder.engine import ITensor, trt
@@ -94,9 +94,7 @@ def _register_by_size_or_scale(name: str, method: Method, axes: int) -> None:
         *options: Any,
     ) -> ITensor:
         chosen = method.aligned(options[0]) if align else method
-        scales = (
-            [None] * axes if options[-1] is None else filled_floats(options[-1], axes)
-        )
+        scales = [None] * axes if options[-1] is None else filled(options[-1], axes)
         if output is not None:
             return resample(ctx, x, chosen, filled(output, axes), scales)
         sizes = [
@@ -104,14 +102,6 @@ def _register_by_size_or_scale(name: str, method: Method, axes: int) -> None:
             for axis, scale in enumerate(scales, -axes)
         ]
         return resample(ctx, x, chosen, sizes, scales)
-
-
-def filled_floats(values: Sequence[float], count: int) -> list[float | None]:
-    """One factor for each axis; a single factor applies to all."""
-    factors: list[float | None] = list(values)
-    if len(factors) == 1:
-        return factors * count
-    return factors
 
 
 def scaled_length(ctx: ConversionContext, length: Size, scale: float) -> Size:
@@ -264,18 +254,10 @@ def _static(
     factor: float | None,
 ) -> ITensor:
     if method.mode == "NEAREST":
-        return _gather(ctx, x, ctx.constant(picked(method, length, size, factor)), axis)
+        return gathered(ctx, x, picked(method, length, size, factor), axis)
     # the rows are the responses to one element each
     matrix = method.on_axis(torch.eye(length), size, factor)
     return along(ctx, matrix.t().contiguous().to(ctx.dtype(x)), x, axis)
-
-
-def _gather(ctx: ConversionContext, x: ITensor, index: ITensor, axis: int) -> ITensor:
-    result = ctx.net.add_gather(x, index, axis).get_output(0)
-    exprs = ctx.exprs(x)
-    exprs[axis] = ctx.expr(index, 0)
-    ctx.remember_dtype(result, ctx.dtype(x))
-    return ctx.set_sizes(result, exprs)
 
 
 def _by_table(
@@ -298,7 +280,7 @@ def _by_table(
     parts = []
     for index, weight in zip(indices, weights, strict=True):
         index_part = ctx.slice(ctx.constant(index), [0], [size])
-        part = _gather(ctx, x, combine(ctx, "MIN", index_part, last), axis)
+        part = gathered(ctx, x, combine(ctx, "MIN", index_part, last), axis)
         if method.mode != "NEAREST":
             view: list[Size] = [1] * ctx.rank(x)
             view[axis] = size
