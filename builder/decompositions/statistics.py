@@ -180,7 +180,7 @@ def fraction(positions: Tensor, interpolation: str) -> Tensor:
 
 
 def arranged(
-    result: Tensor, self: Tensor, axis: int, dim: int | None, keepdim: bool
+    result: Tensor, self: Tensor, q: Tensor, axis: int, dim: int | None, keepdim: bool
 ) -> Tensor:
     result = torch.movedim(result, axis, 0)
     if keepdim:
@@ -188,6 +188,8 @@ def arranged(
             result = result.reshape([result.size(0)] + [1] * self.dim())
         else:
             result = result.unsqueeze(axis + 1)
+    if q.dim() == 0:
+        result = result.squeeze(0)
     return result
 
 
@@ -198,9 +200,14 @@ def nan_if_any(result: Tensor, x: Tensor, axis: int) -> Tensor:
     return result
 
 
-def quantiles(
+@decomposition(
+    "aten::quantile(Tensor self, Tensor q, int? dim=None, bool keepdim=False, *, str"
+    ' interpolation="linear") -> Tensor'
+)
+def quantile(
     self: Tensor, q: Tensor, dim: int | None, keepdim: bool, interpolation: str
 ) -> Tensor:
+    """between the ordered values at q (n - 1), by `interpolation`; NaN if one is among them"""
     x = flat_without_dim(self, dim)
     axis = axis_of(self, dim)
     ordered = torch.sort(x, axis)[0]
@@ -209,12 +216,29 @@ def quantiles(
     high = torch.index_select(ordered, axis, torch.ceil(positions).to(torch.long))
     weight = fraction(positions, interpolation).reshape(along(x, axis))
     result = nan_if_any(torch.lerp(low, high, weight.expand_as(low)), x, axis)
-    return arranged(result, self, axis, dim, keepdim)
+    return arranged(result, self, q, axis, dim, keepdim)
 
 
-def quantiles_past_nan(
+@decomposition(
+    "aten::quantile.scalar(Tensor self, float q, int? dim=None, bool keepdim=False, *, str"
+    ' interpolation="linear") -> Tensor'
+)
+def quantile_at_number(
+    self: Tensor, q: float, dim: int | None, keepdim: bool, interpolation: str
+) -> Tensor:
+    """quantile for one q"""
+    number = torch.full([], q, dtype=self.dtype)
+    return quantile(self, number, dim, keepdim, interpolation)
+
+
+@decomposition(
+    "aten::nanquantile(Tensor self, Tensor q, int? dim=None, bool keepdim=False, *, str"
+    ' interpolation="linear") -> Tensor'
+)
+def nanquantile(
     self: Tensor, q: Tensor, dim: int | None, keepdim: bool, interpolation: str
 ) -> Tensor:
+    """quantile of the elements that are not NaN"""
     x = flat_without_dim(self, dim)
     axis = axis_of(self, dim)
     unknown = torch.isnan(x)
@@ -226,47 +250,7 @@ def quantiles_past_nan(
     high = torch.gather(ordered, axis, torch.ceil(positions).to(torch.long))
     between = torch.lerp(low, high, fraction(positions, interpolation))
     result = torch.where(known == 0, torch.full_like(low, math.nan), between)
-    return arranged(result, self, axis, dim, keepdim)
-
-
-@decomposition(
-    "aten::quantile(Tensor self, Tensor q, int? dim=None, bool keepdim=False, *, str"
-    ' interpolation="linear") -> Tensor'
-)
-def quantile(
-    self: Tensor, q: Tensor, dim: int | None, keepdim: bool, interpolation: str
-) -> Tensor:
-    """between the ordered values at q (n - 1), by `interpolation`; NaN if one is among them"""
-    result = quantiles(self, q, dim, keepdim, interpolation)
-    if q.dim() == 0:
-        result = result.squeeze(0)
-    return result
-
-
-@decomposition(
-    "aten::quantile.scalar(Tensor self, float q, int? dim=None, bool keepdim=False, *, str"
-    ' interpolation="linear") -> Tensor'
-)
-def quantile_at_number(
-    self: Tensor, q: float, dim: int | None, keepdim: bool, interpolation: str
-) -> Tensor:
-    """quantile for one q"""
-    position = torch.full([], q, dtype=self.dtype)
-    return quantiles(self, position, dim, keepdim, interpolation).squeeze(0)
-
-
-@decomposition(
-    "aten::nanquantile(Tensor self, Tensor q, int? dim=None, bool keepdim=False, *, str"
-    ' interpolation="linear") -> Tensor'
-)
-def nanquantile(
-    self: Tensor, q: Tensor, dim: int | None, keepdim: bool, interpolation: str
-) -> Tensor:
-    """quantile of the elements that are not NaN"""
-    result = quantiles_past_nan(self, q, dim, keepdim, interpolation)
-    if q.dim() == 0:
-        result = result.squeeze(0)
-    return result
+    return arranged(result, self, q, axis, dim, keepdim)
 
 
 @decomposition(
@@ -277,8 +261,8 @@ def nanquantile_at_number(
     self: Tensor, q: float, dim: int | None, keepdim: bool, interpolation: str
 ) -> Tensor:
     """nanquantile for one q"""
-    position = torch.full([], q, dtype=self.dtype)
-    return quantiles_past_nan(self, position, dim, keepdim, interpolation).squeeze(0)
+    number = torch.full([], q, dtype=self.dtype)
+    return nanquantile(self, number, dim, keepdim, interpolation)
 
 
 TIES = "TensorRT does not define the order of equal values"
