@@ -641,9 +641,15 @@ class Walker:
             "cond": self._cond,
             "while_loop": self._while_loop,
             "scan": self._scan,
-            "map_impl": self._map,
-            "wrap_with_set_grad_enabled": self._with_grad_mode,
-            "wrap_with_autocast": self._with_autocast,
+            "map_impl": lambda body, xs, others=(): self._scan(body, (), xs, others),
+            "wrap_with_set_grad_enabled": lambda enabled, body, *operands: self._inline(
+                body, operands
+            ),
+            # a block with disabled autocast, which changes no dtype: `autocast` has made the
+            # casts of other blocks explicit
+            "wrap_with_autocast": lambda device, dtype, enabled, cached, body, *operands: (
+                self._inline(body, operands)
+            ),
         }
         write = writers.get(name)
         if write is None:
@@ -653,38 +659,20 @@ class Walker:
             )
         return write(*args, **kwargs)
 
-    def _with_grad_mode(self, enabled: bool, body: Any, *operands: Result) -> Result:
-        return tuple(self._inline(body, operands))
-
-    def _with_autocast(
-        self,
-        device: str,
-        dtype: Any,
-        enabled: bool,
-        cache_enabled: Any,
-        body: Any,
-        *operands: Result,
-    ) -> Result:
-        """Write a block with disabled autocast, as in rotary embeddings: it changes no dtype.
-
-        `autocast` has made the casts of other blocks explicit.
-        """
-        return tuple(self._inline(body, operands))
-
     def _inline(
         self, body: torch.fx.GraphModule, operands: Sequence[Result]
-    ) -> list[Result]:
+    ) -> tuple[Result, ...]:
         """Write the nodes of a submodule here and return its outputs."""
         caller = self._node
         outputs = self.walk(body, operands, {})
         self._begin(caller)
-        return outputs
+        return tuple(outputs)
 
     def _cond(
         self, condition: Result, yes: Any, no: Any, operands: Sequence[Result] = ()
     ) -> tuple[Result, ...]:
         if isinstance(condition, bool):
-            return tuple(self._inline(yes if condition else no, operands))
+            return self._inline(yes if condition else no, operands)
         if condition.type().kind() == "TensorType":
             condition = self.emit("aten::Bool", [condition], numbers.BOOL)
         return self._if(
@@ -797,11 +785,6 @@ class Walker:
             *carried,
             *(self.emit("aten::stack", [stacked, 0]) for stacked in lists),
         )
-
-    def _map(
-        self, body: Any, xs: Sequence[Result], others: Sequence[Result] = ()
-    ) -> Any:
-        return self._scan(body, (), xs, others)
 
 
 def _named(target: Any) -> str:
