@@ -138,24 +138,18 @@ def _bisected(
     from builder import unforeseen
     from builder.cli import isolated
 
-    if not isolate:
-        try:
-            return bisect_here(order, reduce_to, progress)
-        except EnvironmentProblem:
-            raise
-        except Exception as error:
-            return unforeseen.as_defect(error)
     try:
         (result,) = isolated.run_each(
             [partial(bisect_here, order, reduce_to)],
+            isolate,
             limits=order.spec.limits,
             writable=(reduce_to,) if reduce_to else (),
             progress=progress,
         )
     except EnvironmentProblem:
         raise
-    except TrtBuildError as error:
-        return error
+    except Exception as error:
+        return unforeseen.as_defect(error)
     return result
 
 

@@ -256,7 +256,7 @@ def guesses_here(
     module: str | None,
     libraries: Sequence[Path],
     plugins: Sequence[str],
-    report: Any = None,
+    report: Any,
 ) -> Guessed | TrtBuildError:
     """As `guesses`, in a worker.
 

@@ -9,8 +9,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from builder.lowering import ir
+
 if TYPE_CHECKING:
-    from builder.graph_types import Block, Graph, Value
+    from builder.graph_types import Value
     from builder.lowering import LoweredGraph
 
 
@@ -49,7 +51,7 @@ def shapes(lowered: Any) -> dict[str, tuple[int | str, ...]]:
     """The shape of each input that a recurrent operator reads: [layers, batch, size] of a state."""
     return {
         name: shape
-        for node in _recurrent(lowered.graph)
+        for node in ir.nodes_of(lowered.graph, *RECURRENT)
         for name, shape in _shapes(lowered, node)
     }
 
@@ -82,7 +84,7 @@ def _unsorted(value: Any) -> Any:
 def _by_operator(lowered: LoweredGraph) -> Iterator[tuple[str, str]]:
     outputs = zip(lowered.outputs, lowered.graph.outputs(), strict=True)
     origins = {name: _origins(value) for name, value in outputs}
-    for node in _recurrent(lowered.graph):
+    for node in ir.nodes_of(lowered.graph, *RECURRENT):
         for number, initial in enumerate(_states(node)):
             state = node.outputsAt(number + 1).debugName()
             matching = [output for output, names in origins.items() if state in names]
@@ -109,14 +111,6 @@ def _shapes(lowered: Any, node: Any) -> Iterator[tuple[str, tuple[int | str, ...
                     int(weights[1].shape[1]),
                 ),
             )
-
-
-def _recurrent(block: Block | Graph) -> Iterator[Any]:
-    for node in block.nodes():
-        if node.kind() in RECURRENT:
-            yield node
-        for inner in node.blocks():
-            yield from _recurrent(inner)
 
 
 def _packed(node: Any) -> bool:

@@ -167,13 +167,11 @@ def _relative_libraries(out: Path, libraries: tuple[Path, ...]) -> list[str]:
 def _guessed(requests: list[Request], isolate: bool) -> list[Guessed | TrtBuildError]:
     from builder.cli import guess, isolated
 
-    if not isolate:
-        return [guess.guesses_here(*request) for request in requests]
-    if len(requests) == 1:
-        return [isolated.run_one(partial(guess.guesses_here, *requests[0]))]
     targets = [partial(guess.guesses_here, *request) for request in requests]
+    if len(targets) == 1:
+        return [isolated.run_one(targets[0], isolate)]
     model_files = [file for file, *_ in requests]
-    return list(isolated.run_each(targets, files=model_files))
+    return list(isolated.run_each(targets, isolate, files=model_files))
 
 
 def text_of(

@@ -63,12 +63,8 @@ def _network(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None
     isolate = settings.pop("isolate")
     inputs = options.parsed(settings.pop("inputs"))
     (spec,) = _single(manifest.load(target, inputs=inputs, **settings), target)
-    arguments = (spec, flavor, plugins, picture is not None)
-    data: dict[str, Any] = (
-        isolated.run_one(partial(network_here, *arguments), limits=spec.limits)
-        if isolate
-        else network_here(*arguments, None)
-    )
+    read = partial(network_here, spec, flavor, plugins, picture is not None)
+    data = isolated.run_one(read, isolate, limits=spec.limits)
     if picture is None:
         terminal.result(data, lambda: _show_network(terminal, data))
         return

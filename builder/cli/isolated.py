@@ -58,15 +58,16 @@ def examine_all(
 
 def run_one(
     target: Callable[[Report], Result],
+    isolate: bool,
     *,
     limits: Limits | None = None,
     writable: tuple[Path, ...] = (),
 ) -> Result:
     """Run `target` (processes.Task.target) for one model and return its result. Its process may
     write only to the folders `writable` and the caches. Raises ModelError if that process crashes
-    or times out, and the errors of `target`.
+    or times out, and the errors of `target`. Without `isolate`, `target` runs in this process.
     """
-    (result,) = run_each([target], limits=limits, writable=writable)
+    (result,) = run_each([target], isolate, limits=limits, writable=writable)
     if isinstance(result, ModelError):
         raise result
     return result
@@ -74,24 +75,23 @@ def run_one(
 
 def run_each(
     targets: Sequence[Callable[[Report], Result]],
+    isolate: bool,
     *,
     limits: Limits | None = None,
     writable: tuple[Path, ...] = (),
-    progress: Progress | None = None,
+    progress: Report = lambda *words: None,
     files: Sequence[Path] = (),
 ) -> list[Result | ModelError]:
     """As `run_one` for several models, in processes forked from one. Returns the results in order,
     with a ModelError for each process that crashed or timed out. `progress` receives the phases of
     each; `files` are the model files that they load.
     """
+    if not isolate:
+        return [target(progress) for target in targets]
     sandbox = jobs.caches_only(tuple(folder.resolve() for folder in writable))
-    more: dict[str, Any] = {}
-    if progress:
-        more = {"report": progress}
+    allowed = jobs.limits(limits or Limits())
     tasks = [
-        processes.Task(
-            target, limits=jobs.limits(limits or Limits()), sandbox=sandbox, **more
-        )
+        processes.Task(target, progress, limits=allowed, sandbox=sandbox)
         for target in targets
     ]
     return [*processes.run(tasks, modules=jobs.modules(files))]

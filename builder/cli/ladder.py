@@ -115,16 +115,11 @@ def _up_to_the_network(
 ) -> list[tuple[Step, ...]]:
     from builder.diagnosis import Step
 
-    arguments = [(order, repository / order.spec.name) for order in orders]
-    if not source.isolate:
-        return [
-            climb_here(*order_and_folder, progress) for order_and_folder in arguments
-        ]
     steps: list[tuple[Step, ...]] = []
-    for order, order_and_folder in zip(orders, arguments, strict=True):
-        climb = partial(climb_here, *order_and_folder)
+    for order in orders:
+        climb = partial(climb_here, order, repository / order.spec.name)
         (result,) = isolated.run_each(
-            [climb], limits=order.spec.limits, progress=progress
+            [climb], source.isolate, limits=order.spec.limits, progress=progress
         )
         if isinstance(result, TrtBuildError):
             result = (Step("original", problem=result.message),)

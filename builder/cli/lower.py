@@ -127,10 +127,11 @@ def _lowered(options: LowerOptions, limits: dict[str, Any], isolate: bool) -> Re
         paths.create_folder(options.out, "--out")
     writable = (options.out,) if options.out else ()
     try:
-        if not isolate:
-            return lower_here(options, None)
         return isolated.run_one(
-            partial(lower_here, options), limits=Limits(**limits), writable=writable
+            partial(lower_here, options),
+            isolate,
+            limits=Limits(**limits),
+            writable=writable,
         )
     except BaseException:
         if created and options.out:

@@ -98,10 +98,10 @@ def test_crash_or_timeout_of_the_process_is_an_error_of_the_command(
     """A function that kills or blocks its process replaces the model."""
     real = isolated.run_one
 
-    def run_one(target: Any, **more: Any) -> Any:
+    def run_one(target: Any, isolate: bool, **more: Any) -> Any:
         # a crash must not become a timeout on a busy machine
         more["limits"] = Limits(stage_seconds=1 if behavior == "hang" else 60)
-        return real({"crash": crash, "hang": hang}[behavior], **more)
+        return real({"crash": crash, "hang": hang}[behavior], isolate, **more)
 
     monkeypatch.setattr(isolated, "run_one", run_one)
     more = ("--force",) if command == "init" else ()
