@@ -11,6 +11,7 @@ from contextlib import (
     closing,
     contextmanager,
     nullcontext,
+    suppress,
 )
 from dataclasses import dataclass
 from functools import partial
@@ -224,13 +225,8 @@ def describe(
         client.infer(model, inputs, {"trt_build.describe": True}, position=position)
     except InferenceServerException as refusal:
         text = refusal.message() or ""
-        begin = text.find("{")
-        try:
-            if begin >= 0:
-                return dict(json.loads(text[begin:]))
-            return {}
-        except ValueError:
-            return {}
+        with suppress(ValueError):  # no JSON
+            return dict(json.loads(text[text.index("{") :]))
     return {}
 
 

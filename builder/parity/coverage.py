@@ -7,7 +7,7 @@ given observer nodes, then interpreted without optimization on each golden.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -140,26 +140,15 @@ class _Instrument:
 
     def _condition(self, node: Any) -> None:
         """Observe both branches, except those that only raise an exception."""
-        yes, no = node.blocks()
-        self._expect(
-            node,
-            "prim::If",
-            [
-                which
-                for which, block in ((_TRUE, yes), (_FALSE, no))
-                if not _raises(block)
-            ],
-        )
-        self._observe(node, "condition", node.inputsAt(0))
-        self.count += 1
+        branches = zip((_TRUE, _FALSE), node.blocks(), strict=True)
+        outcomes = [which for which, block in branches if not _raises(block)]
+        self._observe(node, outcomes, "condition", node.inputsAt(0))
 
     def _loop(self, node: Any) -> None:
         """Observe a while loop that data can end: at least one iteration."""
         if node.inputsAt(1).node().kind() == "prim::Constant":
             return
-        self._expect(node, "prim::Loop", [_TRUE])
-        self._observe(node, "condition", node.inputsAt(1))
-        self.count += 1
+        self._observe(node, [_TRUE], "condition", node.inputsAt(1))
 
     def _comparison(self, node: Any) -> None:
         numbers = _numbers(node.inputs())
@@ -176,9 +165,7 @@ class _Instrument:
             return  # equality of two computed tensors is rarely intended
         if all(use.user.kind() == "aten::Bool" for use in node.output().uses()):
             return  # the condition is observed instead
-        self._expect(node, node.kind(), (_TRUE, _FALSE))
-        self._observe(node, "elements", node.output(), after=True)
-        self.count += 1
+        self._observe(node, [_TRUE, _FALSE], "elements", node.output())
 
     def _bounds(self, node: Any) -> None:
         kind = node.kind().rstrip("_")
@@ -192,7 +179,6 @@ class _Instrument:
         self.coverage.constants.update(
             float(number) for number in numbers if math.isfinite(number)
         )
-        self._expect(node, kind, sorted(outcomes))
         before = arguments[0]
         if node.kind().endswith("_"):
             copy = self.graph.create(
@@ -200,23 +186,25 @@ class _Instrument:
             )
             copy.insertBefore(node)
             before = copy.output()
-        self._observe(node, "bounds", before, node.output(), after=True)
-        self.count += 1
+        self._observe(node, outcomes, "bounds", before, node.output())
 
-    def _expect(self, node: Any, kind: str, outcomes: Collection[str]) -> None:
+    def _observe(
+        self, node: Any, outcomes: Iterable[str], observer: str, *values: Any
+    ) -> None:
+        """Insert the observer of these values at the node, which can have these outcomes."""
+        kind = node.kind().rstrip("_")
         location = source_location(node)
         self.coverage.reachable.update(
             Outcome(self.count, kind, location, which) for which in outcomes
         )
-
-    def _observe(self, node: Any, kind: str, *values: Any, after: bool = False) -> None:
-        _observations()
+        _observations()  # registers the observers
         site = self._constant(node, self.count)
-        observer = self.graph.create(f"{_NAMESPACE}::{kind}", [site, *values], 0)
-        if after:
-            observer.insertAfter(node)
+        inserted = self.graph.create(f"{_NAMESPACE}::{observer}", [site, *values], 0)
+        if observer == "condition":
+            inserted.insertBefore(node)
         else:
-            observer.insertBefore(node)
+            inserted.insertAfter(node)
+        self.count += 1
 
     def _constant(self, node: Any, value: Any) -> Any:
         self.graph.setInsertPoint(node)

@@ -118,15 +118,12 @@ def _select_flavor(planned: Sequence[Planned]) -> None:
 
 def _planned(folder: Path) -> Planned | None:
     """The model with its plans; None without plans or without plan.json."""
+    version = published.current_folder(folder)
     try:
-        facts = json.loads(
-            (folder / published.current(folder) / "plan.json").read_text(
-                encoding="utf-8"
-            )
-        )
+        facts = json.loads((version / "plan.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    if not any((folder / published.current(folder)).glob("*.plan")):
+    if not any(version.glob("*.plan")):
         return None
     names = [
         tuple(tensor["name"] for tensor in facts["serving"][side])
@@ -144,15 +141,16 @@ def _plan_for_this_gpu(
     """The plan and its facts; for a merged model, those of this GPU's compute capability."""
     from builder.engine import gpu
 
+    version = published.current_folder(folder)
     device = gpu.current()
     if not facts.get("plans") or device is None:
-        return folder / published.current(folder) / "model.plan", facts
+        return version / "model.plan", facts
     capability = ".".join(map(str, device.capability))
     config = served.read(folder).config
     files = {AMPERE_PLUS: config.default_model_filename, **config.cc_model_filenames}
     for key in (capability, AMPERE_PLUS):
         if key in facts["plans"]:
-            return folder / published.current(folder) / files[key], facts["plans"][key]
+            return version / files[key], facts["plans"][key]
     raise EnvironmentProblem(
         f"model {folder.name!r} has no plan for {capability}, which this GPU is"
     )
@@ -182,14 +180,11 @@ def on_gpu(stack: ExitStack, model: Planned) -> Opened:
 def by_runtime(stack: ExitStack, model: Planned) -> Opened:
     """Run the segments of a model by the serving code, in this process."""
     runtime = _runtime()
+    version = published.current_folder(model.folder)
     for name in model.facts.get("libraries", ()):
-        runtime.load_library(
-            model.folder / published.current(model.folder) / "libraries" / name
-        )
+        runtime.load_library(version / "libraries" / name)
     instance = {"model_instance_kind": "GPU", "model_instance_device_id": "0"}
-    executor = runtime.SegmentsExecutor(
-        model.folder / published.current(model.folder), model.facts, instance
-    )
+    executor = runtime.SegmentsExecutor(version, model.facts, instance)
 
     def run(tensors: Tensors, profile: int | None) -> Tensors:
         with torch.cuda.stream(executor.stream) if executor.stream else nullcontext():

@@ -17,7 +17,7 @@ from __future__ import annotations
 import glob
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -402,27 +402,22 @@ def on_gpu() -> Tools:
     return Tools(_open, engine.build, _convert, tuple(trt.TacticSource.__members__))
 
 
-def _open(plan: Plan) -> AbstractContextManager[Run]:
-    from contextlib import contextmanager
-
+@contextmanager
+def _open(plan: Plan) -> Iterator[Run]:
     from builder.engine import Engine
 
-    @contextmanager
-    def opened() -> Iterator[Run]:
-        with Engine(plan.data) as engine:
+    with Engine(plan.data) as engine:
 
-            def run(inputs: Tensors) -> Answers:
-                tensors = [inputs[name] for name in engine.inputs]
-                answers = []
-                for profile in engine.profiles_for(tensors):
-                    outputs = engine.infer(tensors, profile)
-                    pairs = zip(engine.outputs, outputs, strict=True)
-                    answers.append({name: tensor.clone() for name, tensor in pairs})
-                return answers
+        def run(inputs: Tensors) -> Answers:
+            tensors = [inputs[name] for name in engine.inputs]
+            answers = []
+            for profile in engine.profiles_for(tensors):
+                outputs = engine.infer(tensors, profile)
+                pairs = zip(engine.outputs, outputs, strict=True)
+                answers.append({name: tensor.clone() for name, tensor in pairs})
+            return answers
 
-            yield run
-
-    return opened()
+        yield run
 
 
 def _convert(

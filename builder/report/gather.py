@@ -34,6 +34,10 @@ RESULT: Mapping[str, Any] = {
 }
 """Defaults for fields that older builds did not record."""
 
+LISTS = ("inputs", "outputs", "profiles", "state")
+MAPPINGS = ("tolerance", "batching", "source", "versions")
+"""Keys of trt-build.json that a report copies, empty if they are missing."""
+
 Facts = dict[str, Any]
 Records = dict[str, dict[str, list[Facts]]]
 
@@ -147,14 +151,8 @@ def _published(record: Mapping[str, Any], versions: Sequence[Entry]) -> Facts:
         "published_at": record.get("published_at"),
         "precision": record.get("precision") or result.get("precision"),
         "serve_as": record.get("serve_as"),
-        "inputs": list(record.get("inputs") or ()),
-        "outputs": list(record.get("outputs") or ()),
-        "profiles": list(record.get("profiles") or ()),
-        "state": list(record.get("state") or ()),
-        "tolerance": dict(record.get("tolerance") or {}),
-        "batching": dict(record.get("batching") or {}),
-        "source": dict(record.get("source") or {}),
-        "versions": dict(record.get("versions") or {}),
+        **{key: list(record.get(key) or ()) for key in LISTS},
+        **{key: dict(record.get(key) or {}) for key in MAPPINGS},
         "result": {
             **RESULT,
             **{key: value for key, value in result.items() if value is not None},
@@ -190,7 +188,7 @@ def _graph(folder: Path, record: Mapping[str, Any]) -> list[Facts]:
     """Return the segments of a fused model or the steps of an ensemble, in order; empty for a model
     with one plan.
     """
-    facts = published.read(folder / published.current(folder) / "plan.json")
+    facts = published.read(published.current_folder(folder) / "plan.json")
     steps = [
         step for step in record.get(published.STEPS) or () if Path(step).name == step
     ]
@@ -237,21 +235,19 @@ def _recorded(entries: Mapping[str, Sequence[Facts]], identity: str | None) -> F
     """Return the records of the current version, else the newest. `current` is False if another
     version was measured.
     """
-    entries = {
-        kind: _of_one_version(kind_entries, identity)
+    stamped = {
+        kind: [
+            _stamped(entry, identity)
+            for entry in _of_one_version(kind_entries, identity)
+        ]
         for kind, kind_entries in entries.items()
     }
-    build = [_stamped(entry, identity) for entry in entries[records.BUILD]]
-    verify = [_stamped(entry, identity) for entry in entries[records.VERIFY]]
-    bench = [_stamped(entry, identity) for entry in entries[records.BENCH]]
+    build = stamped.pop(records.BUILD)
+    verify = stamped.pop(records.VERIFY)
     return {
         "build": build[0] if build else None,
         "verify": _verified(verify[0]) if verify else None,
-        "bench": bench,
-        **{
-            kind: [_stamped(entry, identity) for entry in entries[kind]]
-            for kind in (records.LADDER, records.TUNE, records.BISECT)
-        },
+        **stamped,
     }
 
 

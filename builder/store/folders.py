@@ -10,7 +10,8 @@ plan. So a missing, truncated or replaced file is never used.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -177,20 +178,15 @@ def _stays_inside(name: str) -> bool:
     return bool(path.parts) and not path.is_absolute() and ".." not in path.parts
 
 
-class _explained:
-    """Converts the errors of an fsspec backend to an EnvironmentProblem."""
-
-    def __init__(self, url: str, verb: str) -> None:
-        self.url = url
-        self.verb = verb
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        if not isinstance(error, Exception) or isinstance(error, EnvironmentProblem):
-            return
+@contextmanager
+def _explained(url: str, verb: str) -> Iterator[None]:
+    """Convert the errors of an fsspec backend to an EnvironmentProblem."""
+    try:
+        yield
+    except EnvironmentProblem:
+        raise
+    except Exception as error:  # each backend raises different errors
         raise EnvironmentProblem(
-            f"the store {self.url} could not be {self.verb}: {error}",
+            f"the store {url} could not be {verb}: {error}",
             fix="check that the store can be reached from this machine, and its credentials",
         ) from error

@@ -239,8 +239,10 @@ def _shaped(record: dict[str, Any]) -> bool:
         "files": dict,
         STEPS: list,
         SEALS: dict,
+        VERSION: int,
+        KEPT: dict,
+        RETIRED: dict,
     }
-    shapes.update({VERSION: int, KEPT: dict, RETIRED: dict})
     plans = record.get(PLANS)
     for name, shape in shapes.items():
         if not isinstance(record.get(name, shape()), shape):
@@ -338,6 +340,11 @@ def number_of(record: Mapping[str, Any]) -> int:
 def current(folder: Path) -> str:
     """The name of the current version's folder in a published model."""
     return str(number_of(read(folder / SIDECAR)))
+
+
+def current_folder(folder: Path) -> Path:
+    """The current version's folder in a published model."""
+    return folder / current(folder)
 
 
 def step_names(folder: Path) -> set[str]:

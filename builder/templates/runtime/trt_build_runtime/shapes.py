@@ -35,13 +35,12 @@ class Profiles:
         tightest of several. None if no profile contains them.
         """
         shapes = tuple([tensor.shape for tensor in tensors])
-        entry = self.known.get(shapes)
-        if entry is None:
+        index = self.known.get(shapes)
+        if index is None:
             index = _profile(self.declared, shapes)
-            if index is None:
-                return None
-            entry = self.known.put(shapes, (index,))
-        return entry[0]
+            if index is not None:
+                self.known.put(shapes, index)
+        return index
 
 
 def _profile(declared: dict[str, Any], shapes: tuple[tuple[int, ...], ...]) -> Any:
