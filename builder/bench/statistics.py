@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import operator
 import re
 import urllib.request
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 COMPUTE = ("compute_input", "compute_infer", "compute_output")
@@ -32,25 +34,20 @@ class Counts:
     batch_seconds: Mapping[int, float] = field(default_factory=dict)
 
     def since(self, before: Counts) -> Counts:
-        """The counts since `before`."""
-        batches = {
-            size: count - before.batches.get(size, 0)
-            for size, count in self.batches.items()
-        }
+        """The counts since `before`, with the batch sizes that were executed since."""
+        change = self.combined(before, operator.sub)
+        batches = sorted(change.batches.items())
+        return replace(change, batches={size: n for size, n in batches if n})
+
+    def combined(self, other: Counts, operation: Callable[[Any, Any], Any]) -> Counts:
+        """`operation` of each number and that of `other`; parts and sizes that are missing are
+        zero.
+        """
         return Counts(
-            self.success - before.success,
-            self.failed - before.failed,
-            self.executions - before.executions,
-            self.rows - before.rows,
-            {
-                part: seconds - before.seconds.get(part, 0.0)
-                for part, seconds in self.seconds.items()
-            },
-            {size: count for size, count in sorted(batches.items()) if count},
-            {
-                size: seconds - before.batch_seconds.get(size, 0.0)
-                for size, seconds in self.batch_seconds.items()
-            },
+            *(
+                _combined(number, getattr(other, name), operation)
+                for name, number in vars(self).items()
+            )
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -82,7 +79,11 @@ def counts(client: Any, model: str) -> Counts:
         versions = statistics["model_stats"]
     else:
         versions = _as_dict(statistics)["model_stats"]
-    return _sum([_of_version(version) for version in versions])
+    return functools.reduce(
+        lambda total, version: total.combined(version, operator.add),
+        map(_of_version, versions),
+        Counts(),
+    )
 
 
 def _as_dict(message: Any) -> dict[str, Any]:
@@ -122,28 +123,13 @@ def _number(statistics: Mapping[str, Any], part: str, kind: str) -> int:
     return int((statistics.get(part) or {}).get(kind, 0))
 
 
-def _sum(all_counts: list[Counts]) -> Counts:
-    if len(all_counts) == 1:
-        return all_counts[0]
-    sizes = {size for version in all_counts for size in version.batches}
-    return Counts(
-        sum(version.success for version in all_counts),
-        sum(version.failed for version in all_counts),
-        sum(version.executions for version in all_counts),
-        sum(version.rows for version in all_counts),
-        {
-            part: sum(version.seconds.get(part, 0.0) for version in all_counts)
-            for part in PARTS
-        },
-        {
-            size: sum(version.batches.get(size, 0) for version in all_counts)
-            for size in sizes
-        },
-        {
-            size: sum(version.batch_seconds.get(size, 0.0) for version in all_counts)
-            for size in sizes
-        },
-    )
+def _combined(first: Any, second: Any, operation: Callable[[Any, Any], Any]) -> Any:
+    if not isinstance(first, Mapping):
+        return operation(first, second)
+    return {
+        key: operation(first.get(key, 0), second.get(key, 0))
+        for key in {**first, **second}
+    }
 
 
 def gpu(metrics_url: str | None) -> dict[str, dict[str, float]]:

@@ -33,7 +33,7 @@ def is_users(function: Function) -> bool:
 
 def location(function: Function) -> str:
     """`halve (/models/plugin.py:12)`."""
-    function = _defined(function)
+    function = defined(function)
     code = getattr(function, "__code__", None)
     at = ""
     if code:
@@ -132,7 +132,7 @@ def failure(function: Function, node: Node, error: Exception) -> str:
     """The message for an error in a user's function: the function, and the failed line in its
     file.
     """
-    file = getattr(getattr(_defined(function), "__code__", None), "co_filename", "")
+    file = getattr(getattr(defined(function), "__code__", None), "co_filename", "")
     lines = [line for name, line in _frames(error.__traceback__) if name == file]
     at = ""
     if lines:
@@ -140,8 +140,10 @@ def failure(function: Function, node: Node, error: Exception) -> str:
     return f"{location(function)}, for {node.kind()}, failed{at}: {type(error).__name__}: {error}"
 
 
-def _defined(function: Function) -> Function:
-    """The user's function: for a converter of a decomposition, the decomposition."""
+def defined(function: Function) -> Function:
+    """The function that is defined in a file: for a converter of a decomposition, the
+    decomposition.
+    """
     return getattr(function, "definition", function)
 
 

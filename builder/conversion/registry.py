@@ -222,13 +222,9 @@ def users_function(key: str) -> Callable[..., Any] | None:
 def plugin_functions() -> list[str]:
     """The converters and evaluators that are defined outside trt-build, with file and line."""
     built = [entry.build for entry in CONVERTERS.values()]
-    users = filter(extension.is_users, [*map(_definition, built), *EVALUATORS.values()])
+    functions = [*map(extension.defined, built), *EVALUATORS.values()]
+    users = filter(extension.is_users, functions)
     return list(dict.fromkeys(map(extension.location, users)))
-
-
-def _definition(build: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of a decomposition's converter."""
-    return getattr(build, "definition", build)
 
 
 def evaluator(

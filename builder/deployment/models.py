@@ -11,7 +11,7 @@ from typing import Any
 
 from builder.errors import UsageError
 from builder.store import CONFIG, SIDECAR, published
-from builder.triton import SHARED_INSTANCES, parse_config
+from builder.triton import SHARED_INSTANCES, read_config
 
 STUB_SHM_BYTES = 1 << 20
 """The minimum shared memory that the Python backend reserves for each instance."""
@@ -99,9 +99,7 @@ class Model:
 
 def read(folder: Path) -> Model:
     """Read the model in `folder`. Raises OSError, ValueError or UsageError if it is not one."""
-    config = parse_config(
-        (folder / CONFIG).read_text(encoding="utf-8"), str(folder / CONFIG)
-    )
+    config = read_config(folder / CONFIG)
     record = published.read(folder / SIDECAR)
     file = folder / str(published.number_of(record)) / "plan.json"
     return Model(folder, config, record, _plan(file) if file.is_file() else {})

@@ -22,7 +22,7 @@ from builder.errors import ServerError, TrtBuildError, UsageError
 from builder.parity import ModelParity, config_check, verify
 from builder.serving import PLAIN, Access, control
 from builder.store import CONFIG, published, tidy
-from builder.triton import candidate, history, parse_config, versions
+from builder.triton import candidate, history, read_config, versions
 
 UNCHANGED, PUSHED, REJECTED, ROLLED_BACK = (
     "unchanged",
@@ -169,10 +169,9 @@ class _Push:
 
     def _differences(self) -> tuple[str, ...]:
         """The differences between the config in the server's repository and the served config."""
-        text = (self.folder / CONFIG).read_text(encoding="utf-8")
         served = self.api.client.get_model_config(self.name)
         return config_check.differences(
-            parse_config(text, str(self.folder)),
+            read_config(self.folder / CONFIG),
             json_format.ParseDict(served, pb.ModelConfig()),
         )
 
@@ -319,9 +318,8 @@ class _Push:
         number = versions.of_model(folder)[0].number
         if not client.is_model_ready(name, str(number)):
             return False
-        text = (folder / CONFIG).read_text(encoding="utf-8")
         served = json_format.ParseDict(client.get_model_config(name), pb.ModelConfig())
-        if config_check.differences(parse_config(text, str(folder)), served):
+        if config_check.differences(read_config(folder / CONFIG), served):
             return False
         return (
             before is None

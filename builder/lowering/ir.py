@@ -75,6 +75,12 @@ def first_node(graph: Graph) -> Node:
     return next(iter(graph.nodes()), graph.return_node())
 
 
+def branch_ends(value: Value) -> list[Value]:
+    """What each branch of an if returns for `value`, an output of the if."""
+    blocks = value.node().blocks()
+    return [list(block.outputs())[value.offset()] for block in blocks]
+
+
 def first_block(node: Node) -> Block:
     """The body of a loop, or the branch of an if that is taken if its condition is true."""
     return next(iter(node.blocks()))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from builder.errors import UsageError
 from builder.manifest import Tolerance
 from builder.store import SIDECAR, published, retired
-from builder.triton import Golden, damage, dtypes, goldens, parse_config, versions
+from builder.triton import Golden, damage, dtypes, goldens, read_config, versions
 
 
 @dataclass(frozen=True)
@@ -137,13 +137,9 @@ def read(folder: Path) -> PublishedModel:
             # reading a pipe blocks until something writes to it
             if not (folder / name).is_file():
                 raise FileNotFoundError(f"{name} is missing, or no regular file")
-        config = parse_config(
-            (folder / "config.pbtxt").read_text(encoding="utf-8"),
-            str(folder / "config.pbtxt"),
-        )
         return PublishedModel(
             folder.name,
-            config,
+            read_config(folder / "config.pbtxt"),
             _sidecar(folder),
             goldens.load(folder / goldens.FOLDER),
             folder,

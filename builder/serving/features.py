@@ -14,7 +14,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from builder.errors import UsageError
 from builder.serving.installation import Installation
 from builder.store import CONFIG, SIDECAR, published
-from builder.triton import parse_config, versions
+from builder.triton import read_config, versions
 
 CACHE_FLAG = "--cache-config"
 CACHE_MIB = 64
@@ -100,6 +100,6 @@ def _configs(repository: Path) -> Iterator[tuple[Path, pb.ModelConfig]]:
         if not file.is_file():  # reading a pipe blocks until something writes to it
             continue
         try:
-            yield file.parent, parse_config(file.read_text(encoding="utf-8"), str(file))
+            yield file.parent, read_config(file)
         except (OSError, ValueError, UsageError):
             continue

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from builder.errors import ServerError, UsageError
 from builder.serving.log import Failure
-from builder.triton import parse_config
+from builder.triton import read_config
 
 
 def check(repository: Path, models: Iterable[str] | None = None) -> None:
@@ -37,9 +37,7 @@ def _missing(folder: Path) -> Iterator[Failure]:
     if not (folder / "config.pbtxt").is_file():
         return
     try:
-        config = parse_config(
-            (folder / "config.pbtxt").read_text(encoding="utf-8"), str(folder)
-        )
+        config = read_config(folder / "config.pbtxt")
     except (OSError, ValueError, UsageError):
         return
     if config.backend != "python":

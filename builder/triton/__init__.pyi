@@ -25,7 +25,7 @@ from .batching import same_rows as same_rows
 from .config import config as config
 from .config import config_text as config_text
 from .config import config_warnings as config_warnings
-from .config import parse_config as parse_config
+from .config import read_config as read_config
 from .edits import adopt_edits as adopt_edits
 from .edits import carry_over as carry_over
 from .edits import edits_adopted as edits_adopted

@@ -16,7 +16,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from builder.store import CONFIG, GENERATED, SIDECAR, published, staging
 from builder.triton import bytecode, copying, versions
-from builder.triton.config import config_text, parse_config
+from builder.triton.config import config_text, read_config
 from builder.triton.publish import add_steps, blocked, move_in
 
 INFIX = ".candidate."
@@ -88,7 +88,7 @@ def add(source: Path, repository: Path) -> Candidate:
 def _rename(folder: Path, name: str) -> None:
     """Write the folder's name into its config, which serves only the current version."""
     record = published.read(folder / SIDECAR)
-    message = parse_config((folder / CONFIG).read_text(encoding="utf-8"), str(folder))
+    message = read_config(folder / CONFIG)
     message.name = folder.name
     message.version_policy.CopyFrom(
         pb.ModelVersionPolicy(

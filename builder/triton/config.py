@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from pathlib import Path
 from typing import Any
 
 from google.protobuf import text_format
@@ -87,6 +88,13 @@ def parse_config(text: str, where: str) -> Any:
         return text_format.Parse(text, pb.ModelConfig())
     except text_format.ParseError as error:
         raise UsageError(f"not a Triton model config: {error}", where=where) from error
+
+
+def read_config(file: Path) -> Any:
+    """Parse the config.pbtxt `file`. Raises UsageError as `parse_config`, OSError, and ValueError
+    if it is not UTF-8.
+    """
+    return parse_config(file.read_text(encoding="utf-8"), str(file))
 
 
 def serve_as(artifact: ModelArtifact) -> str:

@@ -15,7 +15,7 @@ from builder.errors import PublishError, UsageError
 from builder.manifest import ModelSpec, editing
 from builder.store import GENERATED, Hashes, edits, published
 from builder.triton import section, versions
-from builder.triton.config import config_text, parse_config
+from builder.triton.config import config_text, parse_config, read_config
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import FieldDescriptor
@@ -42,8 +42,8 @@ def carry_over(former: Path, folder: Path) -> None:
         return
     file = folder / published.CONFIG
     old = parse_config(before, str(former))
-    by_hand = _config_in(edited)
-    new = _config_in(file)
+    by_hand = read_config(edited)
+    new = read_config(file)
     for field in pb.ModelConfig.DESCRIPTOR.fields:
         if field.name == "parameters":
             _parameters(old, by_hand, new)
@@ -56,11 +56,6 @@ def _generated(folder: Path) -> str | None:
     """The generated config of the model in `folder`; None if it is not recorded."""
     before = published.read(folder / published.SIDECAR).get(GENERATED)
     return before if isinstance(before, str) else None
-
-
-def _config_in(file: Path) -> pb.ModelConfig:
-    """Read the config in a file. Raises UsageError."""
-    return parse_config(file.read_text(encoding="utf-8"), str(file))
 
 
 def adopt_edits(folder: Path, spec: ModelSpec) -> dict[str, Any]:
@@ -138,7 +133,7 @@ def manifest_entries(folder: Path, spec: ModelSpec) -> dict[str, dict[str, Any]]
             fix="build the model again",
         )
     old = parse_config(before, str(folder))
-    by_hand = _config_in(edited)
+    by_hand = read_config(edited)
     entries: dict[str, dict[str, Any]] = {}
     for field in pb.ModelConfig.DESCRIPTOR.fields:
         if _with_only_field(old, field) == _with_only_field(by_hand, field):

@@ -10,7 +10,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from builder.errors import UsageError
 from builder.store import published
-from builder.triton.config import OPTIONAL_OUTPUTS, parse_config
+from builder.triton.config import OPTIONAL_OUTPUTS, read_config
 
 ANY = -1
 
@@ -44,7 +44,7 @@ def _config(folder: Path) -> Any:
     file = folder / published.CONFIG
     try:
         if file.is_file():
-            return parse_config(file.read_text(encoding="utf-8"), str(file))
+            return read_config(file)
         return None
     except (OSError, ValueError, UsageError):
         return None

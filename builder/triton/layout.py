@@ -29,7 +29,7 @@ from builder.triton.config import (
     config,
     config_text,
     module_dtypes,
-    parse_config,
+    read_config,
     served_dtypes,
     sha256,
     tensorrt_version,
@@ -82,7 +82,7 @@ def name_by_content(folder: Path, base: str) -> str:
     record.pop(published.SEAL, None)
     name = f"{base}.{digest(record)[:DIGITS]}"
     file = folder / "config.pbtxt"
-    message = parse_config(file.read_text(encoding="utf-8"), str(file))
+    message = read_config(file)
     message.name = name
     file.write_text(config_text(message))
     files = {**record["files"], file.name: sha256(file.read_bytes())}

@@ -261,12 +261,10 @@ def _other_name(folder: Path) -> str | None:
     """Check the config for another name: a signed folder may have been renamed to serve as another
     model.
     """
-    from builder.triton.config import parse_config
+    from builder.triton.config import read_config
 
     try:
-        name = parse_config(
-            (folder / CONFIG).read_text(encoding="utf-8"), str(folder)
-        ).name
+        name = read_config(folder / CONFIG).name
     except (OSError, ValueError, UsageError) as error:
         return str(error)
     if name == folder.name:

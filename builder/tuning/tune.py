@@ -514,15 +514,12 @@ class _Run:
 
     def _torch_faster(self, trials: Sequence[Trial]) -> str | None:
         """Torch's best trial, if it beats the best plan by more than SMALLEST_GAIN."""
-        by_torch = []
-        by_plan = []
-        for trial in self._holding(trials):
+        torch = plan = None
+        for trial in reversed(self._holding(trials)):  # the best one last
             if self._replaced_by_torch(trial.configuration):
-                by_torch.append(trial)
+                torch = trial
             else:
-                by_plan.append(trial)
-        torch = by_torch[0] if by_torch else None
-        plan = by_plan[0] if by_plan else None
+                plan = trial
         if torch is None or torch.score is None:
             return None
         if plan is None or plan.score is None:

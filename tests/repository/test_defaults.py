@@ -23,7 +23,7 @@ from builder.parity import verify
 from builder.parity.served import read as served_model
 from builder.repository import build_repository
 from builder.serving import Server
-from builder.triton import check, config, goldens, parse_config
+from builder.triton import check, config, goldens, read_config
 from tests.repository import test_padding
 from tests.repository.conftest import Built
 from tests.repository.test_padding import served
@@ -116,7 +116,7 @@ def test_config_marks_optional_inputs(built: Built) -> None:
     assert all(result.ok for result in results.values())
     for name in results:
         file = repository / name / "config.pbtxt"
-        config = parse_config(file.read_text(), str(file))
+        config = read_config(file)
         required, *optional = config.input
         assert config.backend == "python"
         assert not required.optional

@@ -17,7 +17,7 @@ from tritonclient.utils import InferenceServerException
 from builder.errors import ManifestError
 from builder.manifest import load
 from builder.serving import Server
-from builder.triton import parse_config
+from builder.triton import read_config
 from tests.repository.conftest import Built
 from tests.serving import fakes
 
@@ -94,7 +94,7 @@ def test_padding_is_used_where_the_goldens_confirm_it(built: Built) -> None:
     assert "no golden is shorter" in str(unused["same"])
     for name in results:
         file = repository / name / "config.pbtxt"
-        config = parse_config(file.read_text(), str(file))
+        config = read_config(file)
         assert {tensor.allow_ragged_batch for tensor in config.input} == {
             name == "encoder"
         }

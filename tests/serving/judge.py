@@ -20,7 +20,7 @@ from tritonclient.utils import InferenceServerException
 
 from builder.errors import ServerError
 from builder.serving import FREE_PORTS, Server, log, serve
-from builder.triton import parse_config
+from builder.triton.config import parse_config
 
 ACCEPTED = "unable to find backend library for backend"
 

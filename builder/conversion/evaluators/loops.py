@@ -117,7 +117,7 @@ def _depends_on_tensors(value: Value) -> bool:
         return str(node.inputsAt(0).type()) == "Tensor"
     operands = list(node.inputs())
     if node.kind() == "prim::If":  # `a or b`
-        operands += [list(block.outputs())[value.offset()] for block in node.blocks()]
+        operands += ir.branch_ends(value)
     return any(
         _depends_on_tensors(value)
         for value in operands

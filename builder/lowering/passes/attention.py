@@ -196,7 +196,7 @@ def _product(scores: Value, masks: int = 3) -> Any:
     if node.kind() in _PRODUCTS:
         return node
     if node.kind() == "prim::If":
-        ends = [list(block.outputs())[scores.offset()] for block in node.blocks()]
+        ends = ir.branch_ends(scores)
     else:
         ends = [node.inputsAt(at) for at in _MASKS.get(node.kind(), ())]
     if masks:

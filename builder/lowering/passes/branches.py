@@ -65,7 +65,7 @@ def _on_sizes(value: Value) -> bool:
     if node.kind() in _SIZES or node.kind() == "prim::Constant":
         return True
     if node.kind() == "prim::If":
-        ends = [list(block.outputs())[value.offset()] for block in node.blocks()]
+        ends = ir.branch_ends(value)
         return all(_on_sizes(end) for end in (node.inputsAt(0), *ends))
     if (
         node.kind() not in _ARITHMETIC | _DIVISIONS

@@ -101,9 +101,7 @@ def _filled(value: Value) -> Any:
         return None
     if node.kind() != "prim::If":
         return None
-    if_true, if_false = (
-        _filled(list(block.outputs())[value.offset()]) for block in node.blocks()
-    )
+    if_true, if_false = map(_filled, ir.branch_ends(value))
     if (if_true, if_false) == (True, False):
         return node.inputsAt(0)
     if isinstance(if_true, bool) and if_true is if_false:

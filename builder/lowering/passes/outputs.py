@@ -399,7 +399,7 @@ def _may_be_none(value: Any) -> bool:
     """Whether a branch returns None for a value, or for the tuple element that it is."""
     node = value.node()
     if node.kind() == "prim::If":
-        ends = [list(block.outputs())[value.offset()] for block in node.blocks()]
+        ends = ir.branch_ends(value)
         return any(ir.is_none(end) or _may_be_none(end) for end in ends)
     if node.kind() in ("prim::TupleUnpack", "prim::TupleIndex"):
         return any(
@@ -424,7 +424,7 @@ def _tuple_elements(value: Any, index: int | None) -> list[Any]:
         return [node.inputsAt(index)]
     if node.kind() != "prim::If":
         return []
-    ends = [list(block.outputs())[value.offset()] for block in node.blocks()]
+    ends = ir.branch_ends(value)
     return [element for end in ends for element in _tuple_elements(end, index)]
 
 

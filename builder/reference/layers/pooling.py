@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -72,8 +74,6 @@ def _average(
 
 
 def _sum(x: Tensor, window: list[int], stride: list[int]) -> Tensor:
-    volume = 1
-    for n in window:
-        volume *= n
+    volume = math.prod(window)
     result: Tensor = AVERAGE[len(window)](x.float(), window, stride) * volume
     return result

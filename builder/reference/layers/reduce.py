@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -49,10 +50,7 @@ def _extreme(
 
 
 def _volume(x: Tensor, axes: Axes) -> int:
-    volume = 1
-    for axis in axes:
-        volume *= x.shape[axis]
-    return volume
+    return math.prod(x.shape[axis] for axis in axes)
 
 
 def _lowest(dtype: torch.dtype) -> float:
