@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from builder.dtypes import ENDPOINT_DTYPES
-from builder.manifest import states
 from builder.manifest.document import Document, Route
 from builder.manifest.schema import label
 
@@ -50,12 +49,12 @@ def have_a_shape(document: Document) -> None:
     optional = _optional(document)
     if not optional:
         return
-    if states.declared(document):
+    if document.mappings("state"):
         for route, _ in optional:
             fix = "remove 'default': each request of a sequence needs every input"
             document.add(route, "'default' needs a model without state", fix, key=True)
         return
-    required = [item for item in _inputs(document) if "default" not in item]
+    required = [item for item in document.mappings("inputs") if "default" not in item]
     if not required:
         message = "every input has a default, so a request could be empty"
         document.add(
@@ -120,17 +119,11 @@ def _dtype_at_endpoint(document: Document, item: Mapping[str, Any]) -> str:
     return "float16" if narrowed else str(item.get("dtype"))
 
 
-def _inputs(document: Document) -> list[dict[str, Any]]:
-    section = document.data.get("inputs")
-    items = section if isinstance(section, list) else []
-    return [item if isinstance(item, dict) else {} for item in items]
-
-
 def _optional(document: Document) -> list[tuple[tuple[str, int, str], dict[str, Any]]]:
     """Each input with a default, and the path of the default in the document."""
     return [
         (("inputs", index, "default"), item)
-        for index, item in enumerate(_inputs(document))
+        for index, item in enumerate(document.mappings("inputs"))
         if "default" in item
     ]
 

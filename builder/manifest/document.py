@@ -70,6 +70,15 @@ class Document:
             route = route[:-1]
         return self.lines.get(route, 1)
 
+    def mappings(self, key: str) -> list[dict[str, Any]]:
+        """The items of the list `key`. One that is not a mapping becomes an empty one: the schema
+        reports it.
+        """
+        items = self.data.get(key)
+        if not isinstance(items, list):
+            return []
+        return [item if isinstance(item, dict) else {} for item in items]
+
     def add(
         self, route: Route, message: str, fix: str | None = None, *, key: bool = False
     ) -> None:

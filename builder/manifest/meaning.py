@@ -6,7 +6,7 @@ Each check skips parts that the schema already rejected, so that all mistakes ar
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,7 @@ def check(document: Document, folder: Path) -> None:
         return
     for rule in _RULES:
         rule(document)
-    _goldens_exist(document, folder)
-    states.initial_exist(document, folder)
-    _libraries_exist(document, folder)
-    _calibration_exists(document, folder)
+    _files_exist(document, folder)
 
 
 def _mapping(value: object) -> dict[str, Any]:
@@ -39,13 +36,9 @@ def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _inputs(document: Document) -> list[dict[str, Any]]:
-    return [_mapping(item) for item in _list(document.data.get("inputs"))]
-
-
 def _axes(document: Document) -> Iterator[tuple[Route, str]]:
     """Every named axis of every input, with its path in the document."""
-    for index, item in enumerate(_inputs(document)):
+    for index, item in enumerate(document.mappings("inputs")):
         for position, axis in enumerate(_list(item.get("shape"))):
             if isinstance(axis, str) and axis.isidentifier():
                 yield ("inputs", index, "shape", position), axis
@@ -151,7 +144,7 @@ def _ranges_are_used(document: Document) -> None:
 def _names_are_unique(document: Document) -> None:
     inputs = [
         (("inputs", index, "name"), item.get("name"))
-        for index, item in enumerate(_inputs(document))
+        for index, item in enumerate(document.mappings("inputs"))
     ]
     outputs = [
         (("outputs", index), name)
@@ -170,20 +163,24 @@ def _names_are_unique(document: Document) -> None:
             route_of_name[name] = route
 
 
-def _first_axes(items: Iterable[Mapping[str, Any]]) -> set[str]:
-    """The different first axes of the inputs, as text: `None` for a shape without axes."""
-    shapes = (_list(item.get("shape")) for item in items)
+def _first_axes(document: Document) -> set[str]:
+    """The different first axes of the inputs that are not state, as text: `None` for a shape
+    without axes.
+    """
+    # not validated: a name may be a list, which no set can hold
+    state_inputs = [item.get("input") for item in document.mappings("state")]
+    inputs = document.mappings("inputs")
+    shapes = [
+        _list(item.get("shape"))
+        for item in inputs
+        if item.get("name") not in state_inputs
+    ]
     return {str(shape[0]) if shape else "None" for shape in shapes}
 
 
 def _batch_is_possible(document: Document) -> None:
     batching = _mapping(document.data.get("batching"))
-    # not validated: may be a list
-    state_inputs = [item.get("input") for item in states.declared(document)]
-    stateless = [
-        item for item in _inputs(document) if item.get("name") not in state_inputs
-    ]
-    first = _first_axes(stateless)
+    first = _first_axes(document)
     axes = {axis for _, axis in _axes(document)}
     if batching.get("enabled") is True and not (len(first) == 1 and first <= axes):
         fix = "name it in every shape: [batch, ...], or remove 'enabled'"
@@ -210,12 +207,9 @@ def _batch_sizes_are_possible(document: Document) -> None:
     written = document.data.get("batch_sizes")
     if not isinstance(written, list | str):
         return
-    state_inputs = [item.get("input") for item in states.declared(document)]
-    firsts = _first_axes(
-        item for item in _inputs(document) if item.get("name") not in state_inputs
-    )
+    firsts = _first_axes(document)
     dims = _mapping(document.data.get("dims"))
-    if state_inputs or len(firsts) != 1 or not firsts <= dims.keys():
+    if document.mappings("state") or len(firsts) != 1 or not firsts <= dims.keys():
         document.add(
             ("batch_sizes",),
             "'batch_sizes' needs a first axis with a range in 'dims' that all inputs share, and no"
@@ -240,7 +234,7 @@ def _padding_is_possible(document: Document) -> None:
     pad = document.data.get("pad")
     if not isinstance(pad, dict) or not pad:
         return
-    if states.declared(document):
+    if document.mappings("state"):
         fix = "remove 'pad': requests of a sequence are not joined by length"
         document.add(("pad",), "'pad' needs a model without state", fix, key=True)
         return
@@ -248,7 +242,7 @@ def _padding_is_possible(document: Document) -> None:
         document.add(
             ("pad",), "'pad' needs batching", "remove batching.enabled: false", key=True
         )
-    inputs = {str(item.get("name")): item for item in _inputs(document)}
+    inputs = {str(item.get("name")): item for item in document.mappings("inputs")}
     lengths = {name: _lengths(item) for name, item in inputs.items()}
     _check_padded(document, pad, inputs, lengths)
     padded = {axis for name in pad for axis in lengths.get(name, ())}
@@ -297,49 +291,42 @@ def _lengths(item: dict[str, Any]) -> set[str]:
     return {axis for axis in _list(item.get("shape"))[1:] if isinstance(axis, str)}
 
 
-def _goldens_exist(document: Document, folder: Path) -> None:
-    goldens = document.data.get("goldens")
-    if (
-        isinstance(goldens, str)
-        and goldens.endswith(".npz")
-        and not os.path.isfile(folder / goldens)
-    ):
-        beside = sorted(str(path.relative_to(folder)) for path in folder.glob("*.npz"))
-        fix = did_you_mean(goldens, beside, otherwise_list=False)
-        document.add(("goldens",), f"the file {folder / goldens} does not exist", fix)
+def _files_exist(document: Document, folder: Path) -> None:
+    """The schema reports names with other suffixes."""
+    for route, name, suffixes in _files(document):
+        is_file_name = isinstance(name, str) and name.endswith(suffixes)
+        if is_file_name and not os.path.isfile(folder / name):
+            suffix = name.rpartition(".")[2]
+            beside = sorted(path.name for path in folder.glob(f"*.{suffix}"))
+            fix = did_you_mean(name, beside, otherwise_list=False)
+            document.add(route, f"the file {folder / name} does not exist", fix)
 
 
-def _calibration_exists(document: Document, folder: Path) -> None:
+def _files(document: Document) -> Iterator[tuple[Route, Any, tuple[str, ...]]]:
+    """The path in the document, the name, and the possible suffixes of each file."""
+    yield ("goldens",), document.data.get("goldens"), (".npz",)
+    for index, item in enumerate(document.mappings("state")):
+        yield ("state", index, "initial"), item.get("initial"), (".npy",)
+    for index, name in enumerate(_list(document.data.get("libraries"))):
+        yield ("libraries", index), name, (".py", ".so")
+    for route, name in _calibration_data(document):
+        yield route, name, (".npz", ".npy")
+
+
+def _calibration_data(document: Document) -> Iterator[tuple[Route, Any]]:
     names = _list(_mapping(document.data.get("calibration")).get("data"))
     for index, name in enumerate(names):
-        route = ("calibration", "data", index)
-        if (
-            isinstance(name, str)
-            and name.endswith((".npz", ".npy"))
-            and not os.path.isfile(folder / name)
-        ):
-            document.add(route, f"the file {folder / name} does not exist", None)
-        elif (
-            isinstance(name, str)
-            and name.endswith(".npy")
-            and len(_inputs(document)) > 1
-        ):
+        yield ("calibration", "data", index), name
+
+
+def _arrays_have_inputs(document: Document) -> None:
+    inputs = len(document.mappings("inputs"))
+    for route, name in _calibration_data(document):
+        if isinstance(name, str) and name.endswith(".npy") and inputs > 1:
             document.add(
                 route,
-                f"an .npy has one array, but the model has {len(_inputs(document))} inputs",
+                f"an .npy has one array, but the model has {inputs} inputs",
                 "use an .npz",
-            )
-
-
-def _libraries_exist(document: Document, folder: Path) -> None:
-    for index, name in enumerate(_list(document.data.get("libraries"))):
-        if (
-            isinstance(name, str)
-            and name.endswith((".py", ".so"))
-            and not os.path.isfile(folder / name)
-        ):
-            document.add(
-                ("libraries", index), f"the file {folder / name} does not exist", None
             )
 
 
@@ -362,6 +349,7 @@ _RULES: tuple[Callable[[Document], None], ...] = (
     _batch_sizes_are_possible,
     _padding_is_possible,
     _percentile_has_its_method,
+    _arrays_have_inputs,
     _versions_are_kept,
     states.are_tensors,
     states.need_no_sequences,

@@ -5,30 +5,21 @@ Other rules are checked against the model itself.
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from typing import Any
-
 from builder.manifest.document import Document
 from builder.manifest.schema import label
 from builder.manifest.suggest import did_you_mean
 
 
-def declared(document: Document) -> list[dict[str, Any]]:
-    """The pairs of the manifest. An item that is not a mapping becomes an empty one."""
-    return _mappings(document.data.get("state"))
-
-
 def are_tensors(document: Document) -> None:
     """Check that each pair names an input and a known output, and no tensor twice."""
-    inputs = [item.get("name") for item in _mappings(document.data.get("inputs"))]
+    inputs = [item.get("name") for item in document.mappings("inputs")]
     _name_tensors(document, "input", _texts(inputs))
     _name_tensors(document, "output", _texts(document.data.get("outputs")))
 
 
 def _name_tensors(document: Document, side: str, known: list[str]) -> None:
     first_index: dict[str, int] = {}
-    for index, name in enumerate(item.get(side) for item in declared(document)):
+    for index, name in enumerate(item.get(side) for item in document.mappings("state")):
         route = ("state", index, side)
         if not isinstance(name, str):
             continue
@@ -49,7 +40,7 @@ def _name_tensors(document: Document, side: str, known: list[str]) -> None:
 
 def need_no_sequences(document: Document) -> None:
     """Check that `sequences` is not written without `state`."""
-    if "sequences" in document.data and not declared(document):
+    if "sequences" in document.data and not document.mappings("state"):
         fix = "add state: [{input: h0, output: hn}], or remove 'sequences'"
         document.add(
             ("sequences",),
@@ -57,32 +48,6 @@ def need_no_sequences(document: Document) -> None:
             fix,
             key=True,
         )
-
-
-def initial_exist(document: Document, folder: Path) -> None:
-    """Check that the file of every initial state exists."""
-    for index, item in enumerate(declared(document)):
-        name = item.get("initial")
-        if (
-            isinstance(name, str)
-            and name.endswith(".npy")
-            and not os.path.isfile(folder / name)
-        ):
-            beside = sorted(
-                str(path.relative_to(folder)) for path in folder.glob("*.npy")
-            )
-            fix = did_you_mean(name, beside, otherwise_list=False)
-            document.add(
-                ("state", index, "initial"),
-                f"the file {folder / name} does not exist",
-                fix,
-            )
-
-
-def _mappings(value: object) -> list[dict[str, Any]]:
-    if isinstance(value, list):
-        return [item if isinstance(item, dict) else {} for item in value]
-    return []
 
 
 def _texts(value: object) -> list[str]:
