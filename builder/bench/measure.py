@@ -26,10 +26,9 @@ from builder.bench.results import (
 )
 from builder.errors import EnvironmentProblem, ServerError, UsageError
 from builder.parity import PublishedModel, served, shared_memory
+from builder.progress import Progress, silent
 from builder.serving import PLAIN, Access
 from builder.store import published, shaped
-
-Progress = Callable[[str, str], None]
 
 SETTLE_SECONDS = 5.0
 """Seconds that the server may take to count an answered request."""
@@ -145,8 +144,7 @@ def _run(
 ) -> _Run:
     with shaped(folder):
         model = served.read(folder)
-        progress = progress or (lambda subject, phase: None)
-        return _Run(model, endpoint, protocol, memory, options, progress)
+        return _Run(model, endpoint, protocol, memory, options, progress or silent)
 
 
 def _without_steps(repository: Path) -> list[str]:

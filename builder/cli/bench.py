@@ -12,7 +12,8 @@ import click
 
 from builder.cli import options
 from builder.cli.command import command
-from builder.cli.terminal import Progress, Terminal
+from builder.cli.terminal import Terminal
+from builder.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -12,9 +12,10 @@ import click
 from builder.cli import options, paths
 from builder.cli.command import command, describe
 from builder.cli.repo import common_exit_code
-from builder.cli.terminal import Progress, Terminal
+from builder.cli.terminal import Terminal
 from builder.errors import EnvironmentProblem, ParityError, TrtBuildError, UsageError
 from builder.printable import counted
+from builder.progress import Progress
 from builder.report import percent
 
 if TYPE_CHECKING:

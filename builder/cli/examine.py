@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from builder import pipeline, unforeseen
 from builder.cli.command import describe
-from builder.cli.terminal import Progress
 from builder.engine import needs_no_gpu
 from builder.errors import EnvironmentProblem, UnsupportedOperators
 from builder.pipeline import Order, stages
+from builder.progress import Progress
 
 if TYPE_CHECKING:
     from builder.lowering import LoweredGraph

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 from builder import processes
 from builder.cli.command import describe
 from builder.cli.examine import examine
-from builder.cli.terminal import Progress
 from builder.errors import ModelError
 from builder.manifest import Limits
 from builder.pipeline import Order
 from builder.processes import Report
+from builder.progress import Progress, silent
 from builder.repository import jobs
 from builder.store import signing
 
@@ -79,7 +79,7 @@ def run_each(
     *,
     limits: Limits | None = None,
     writable: tuple[Path, ...] = (),
-    progress: Report = lambda *words: None,
+    progress: Report = silent,
     files: Sequence[Path] = (),
 ) -> list[Result | ModelError]:
     """As `run_one` for several models, in processes forked from one. Returns the results in order,

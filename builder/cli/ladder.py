@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.cli import isolated
-from builder.cli.terminal import Progress, Terminal, command_line
+from builder.cli.terminal import Terminal, command_line
 from builder.errors import TrtBuildError, UsageError
+from builder.progress import Progress
 from builder.report import percent
 from builder.store import published
 

@@ -19,13 +19,12 @@ from builder.cli import options
 from builder.cli.command import describe
 from builder.cli.repo import common_exit_code
 from builder.cli.terminal import (
-    FINISHED,
-    Progress,
     Terminal,
     command_line,
     is_terminal,
 )
 from builder.printable import counted, printable
+from builder.progress import FINISHED, Progress
 
 if TYPE_CHECKING:
     from builder.farm import Farm, Outcome

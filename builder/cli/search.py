@@ -7,9 +7,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.cli.terminal import Progress, Terminal
+from builder.cli.terminal import Terminal
 from builder.errors import UsageError
 from builder.printable import counted
+from builder.progress import Progress
 
 if TYPE_CHECKING:
     from builder.repository import ModelResult, Search

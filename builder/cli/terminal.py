@@ -18,12 +18,8 @@ from typing import Any, Literal, TextIO
 import click
 
 from builder.printable import printable
+from builder.progress import FINISHED, Progress, silent
 
-Progress = Callable[[str, str], None]
-"""The arguments are (subject, phase that begins). The line of a phase that starts with FINISHED
-stays on the terminal.
-"""
-FINISHED = "finished"
 LONG_WORD = 24
 """Words of a table that are longer may be split."""
 
@@ -261,7 +257,7 @@ class Terminal:
         error.
         """
         if self.quiet:
-            yield lambda subject, phase: None
+            yield silent
             return
         if not is_terminal(sys.stderr):
             yield lambda subject, phase: self.note(f"{subject}: {phase}")

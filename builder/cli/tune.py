@@ -14,6 +14,7 @@ from builder.cli import options
 from builder.cli.bench import limit, numbers
 from builder.cli.command import command, describe
 from builder.cli.terminal import Terminal, command_line
+from builder.progress import Progress
 
 if TYPE_CHECKING:
     from builder.errors import TrtBuildError
@@ -274,7 +275,7 @@ def _recorder(
     repository: Path,
     name: str,
     chosen: TuneOptions,
-    progress: Callable[[str, str], None],
+    progress: Progress,
 ) -> Callable[[Trial], None]:
     """Stores each trial when it is measured, so that an interrupted search keeps its trials."""
     from dataclasses import asdict

@@ -13,7 +13,8 @@ import click
 from builder.cli import options, verdicts
 from builder.cli.command import command
 from builder.cli.serve import report_crash
-from builder.cli.terminal import Progress, Terminal
+from builder.cli.terminal import Terminal
+from builder.progress import Progress
 
 if TYPE_CHECKING:
     from builder.cli.ladder import Source

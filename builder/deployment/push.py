@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from tritonclient.utils import InferenceServerException
 
 from builder.errors import ServerError, TrtBuildError, UsageError
 from builder.parity import ModelParity, config_check, verify
+from builder.progress import Progress, silent
 from builder.serving import PLAIN, Access, control
 from builder.store import CONFIG, published, tidy
 from builder.triton import candidate, history, read_config, versions
@@ -35,8 +36,6 @@ failed after the switch and the former model is live.
 """
 FAILED = "failed"
 """The model failed after the switch, and there is no former model to restore."""
-
-Progress = Callable[[str, str], None]
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ def push(
     ) as api:
         explicit = api.is_explicit()
         return [
-            _Push(folder, target, api, explicit, accept, progress or _silent).run()
+            _Push(folder, target, api, explicit, accept, progress or silent).run()
             for folder in folders
         ]
 
@@ -109,10 +108,6 @@ def check_local(source: Path, target: Target, only: Sequence[str] = ()) -> list[
     published.require_repository(target.repository)
     tidy(target.repository)
     return history.models(source, only)
-
-
-def _silent(subject: str, phase: str) -> None:
-    pass
 
 
 @dataclass(eq=False)

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from builder.farm.schedule import Event, Task
-
-Progress = Callable[[str, str], None]
-FINISHED = "finished"
-"""Prefix of a phase whose line stays on a terminal."""
+from builder.progress import FINISHED, Progress
 
 
 def folder_of(out: Path) -> Path:

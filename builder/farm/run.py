@@ -15,6 +15,7 @@ from builder.farm.config import Farm, Target
 from builder.farm.matrix import Combination
 from builder.farm.publish import publish
 from builder.farm.schedule import Task
+from builder.progress import Progress, silent
 from builder.repository import Settings, preflight
 from builder.store import Folders, Store, signing, sources, tidy
 
@@ -58,7 +59,7 @@ def build_on_farm(
     rebuild: bool = False,
     require_all: bool = False,
     require_sandbox: bool = False,
-    progress: journal.Progress | None = None,
+    progress: Progress | None = None,
     connected: Callable[[str], None] | None = None,
 ) -> list[Outcome]:
     """Build every model of the folder `models` for the targets of the farm.
@@ -88,7 +89,7 @@ def build_on_farm(
         template = _Template(store, settings, rebuild, require_sandbox)
         ready, failed = _jobs(chosen, folders, template)
         tasks, builds = _tasks(ready, farm, folders)
-        _run(library, tasks, farm, out, progress or (lambda model, phase: None))
+        _run(library, tasks, farm, out, progress or silent)
     _store_times(store, tasks)
     outcomes += [*failed, *(_outcome(task) for task in builds)]
     _publish(outcomes, folders, out, settings, require_all)
@@ -262,7 +263,7 @@ def _run(
     tasks: Sequence[Task],
     farm: Farm,
     out: Path,
-    progress: journal.Progress,
+    progress: Progress,
 ) -> None:
     """Run all tasks to their ends. Raises KeyboardInterrupt."""
     with contextlib.closing(

@@ -28,8 +28,8 @@ from builder.engine import BuildOptions
 from builder.errors import EnvironmentProblem, TrtBuildError
 from builder.farm import verification
 from builder.farm.job import Job
+from builder.progress import FINISHED, Progress
 from builder.repository import (
-    FINISHED,
     ModelResult,
     Settings,
     build_repository,
@@ -39,7 +39,6 @@ from builder.repository import (
 from builder.store import Folders, Hashes, digest, sources
 
 Emit = Callable[[dict[str, Any]], None]
-Progress = Callable[[str, str], None]
 STOP_SECONDS = processes.GRACE_SECONDS + 5
 """Seconds that a build may take to stop before its process exits."""
 PARTS = ("source", "flavor", "tensorrt", "gpu")

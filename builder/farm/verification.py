@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from builder import serving
 from builder.errors import EnvironmentProblem, ParityError, ServerError
 from builder.farm.remote import PASSED_VARIABLES
 from builder.parity import ModelParity, verify_served
+from builder.progress import Progress
 from builder.store import signing
 
 AUTO, SERVER, PLAN = "auto", "server", "plan"
@@ -53,7 +54,7 @@ def _runs_plans() -> bool:
 
 
 def verified(
-    repository: Path, server: serving.Installation, progress: Callable[[str, str], None]
+    repository: Path, server: serving.Installation, progress: Progress
 ) -> dict[str, Any]:
     """Serve the repository and compare every golden over HTTP and gRPC, like `trt-build verify
     --serve`.

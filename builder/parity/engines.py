@@ -23,6 +23,7 @@ from builder.parity.arrays import to_numpy, to_torch
 from builder.parity.comparison import compare, widened
 from builder.parity.results import GoldenResult, ModelParity, milliseconds, percentiles
 from builder.parity.served import PublishedModel
+from builder.progress import Progress
 from builder.store import published
 from builder.triton import AMPERE_PLUS, Golden
 
@@ -66,7 +67,7 @@ def verify_engines(
     *,
     repeat: int = REPEAT,
     open_plan: Open | None = None,
-    progress: Callable[[str, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[ModelParity]:
     """Run every golden of `models`, or of all models, on the model's plans, each in the profile
     that it was recorded for.

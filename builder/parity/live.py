@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from builder.parity import served
 from builder.parity.results import ModelParity
 from builder.parity.shared_memory import BODY
 from builder.parity.verification import verify
+from builder.progress import Progress
 from builder.serving import Installation, Server
 from builder.store import published
 
@@ -50,7 +51,7 @@ def verify_served(
     repository: Path,
     *,
     installation: Installation | None,
-    progress: Callable[[str, str], None] | None,
+    progress: Progress | None,
 ) -> list[ModelParity]:
     """As `verify` without timed requests, with a tritonserver that runs during the call."""
     if progress:

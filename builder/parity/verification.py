@@ -29,6 +29,7 @@ from builder.parity.results import (
 from builder.parity.served import PublishedModel
 from builder.parity.shared_memory import BODY
 from builder.parity.shared_memory import check as check_memory
+from builder.progress import Progress
 from builder.serving import PLAIN, Access, no_server
 from builder.store import shaped
 from builder.triton import Golden
@@ -54,7 +55,7 @@ def verify(
     access: Access = PLAIN,
     extra: Mapping[str, Sequence[Golden]] | None = None,
     shared_memory: Sequence[str] = (BODY,),
-    progress: Callable[[str, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[ModelParity]:
     """Send every golden of `models`, or of all models, and the `extra` goldens by model, to the
     server (host:port each; None leaves a protocol out), with each kind of `shared_memory` ("none":

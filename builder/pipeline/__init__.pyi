@@ -6,7 +6,6 @@ from . import state as state
 from .compiled import compile as compile
 from .order import Ended as Ended
 from .order import Order as Order
-from .order import Progress as Progress
 from .order import options_of as options_of
 from .order import serves as serves
 from .order import target_name as target_name

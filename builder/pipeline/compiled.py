@@ -22,6 +22,7 @@ from builder.parity import call_module, to_numpy, to_torch, widened
 from builder.pipeline import ladder, run, stages
 from builder.pipeline.execution import Runner
 from builder.pipeline.order import Order
+from builder.progress import silent
 from builder.triton import Golden, ModelArtifact
 
 log = logging.getLogger(__name__)
@@ -117,7 +118,7 @@ def _runner(recorded: stages.Recorded, order: Order) -> tuple[Runner, tuple[str,
     """
     on_gpu = _runs_plans()
     compile = _build(order.options) if on_gpu else None
-    checked = run.check_recorded(recorded, order, run.Clock("module", _silent), compile)
+    checked = run.check_recorded(recorded, order, run.Clock("module", silent), compile)
     artifact = checked.artifact
     assert isinstance(artifact, ModelArtifact)
     runner = Runner(artifact, engines=on_gpu)
@@ -432,7 +433,3 @@ def _includes(profile: Mapping[str, Any], sizes: Mapping[str, int]) -> bool:
         if not least <= size <= most:
             return False
     return True
-
-
-def _silent(name: str, phase: str) -> None:
-    """A progress callback that reports nothing."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,6 @@ from builder.engine import BuildOptions, Capability, gpu
 from builder.errors import UsageError
 from builder.manifest import ModelSpec, TensorSpec
 from builder.store import edits
-
-Progress = Callable[[str, str], None]
-"""(model, phase) as each phase begins."""
 
 AMPERE = (8, 0)
 """The first compute capability of `hardware_compatible: ampere_plus`."""

@@ -19,8 +19,9 @@ from builder.pipeline import (
     warmup,
 )
 from builder.pipeline.fallback import KeptInTorch
-from builder.pipeline.order import Order, Progress, options_of
+from builder.pipeline.order import Order, options_of
 from builder.pipeline.stages import Checked, Published, Recorded, Stage
+from builder.progress import Progress
 from builder.torchscript import plugins
 
 if TYPE_CHECKING:

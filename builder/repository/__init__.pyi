@@ -1,6 +1,5 @@
 from . import jobs as jobs
 from . import preflight as preflight
-from .build import FINISHED as FINISHED
 from .build import build_repository as build_repository
 from .build import build_variant as build_variant
 from .explain import explain as explain

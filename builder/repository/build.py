@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from builder import pipeline, processes, unforeseen
 from builder.errors import EnvironmentProblem, ManifestError
 from builder.manifest import ModelSpec
-from builder.pipeline import Order, Progress
+from builder.pipeline import Order
+from builder.progress import FINISHED, Progress, silent
 from builder.repository import jobs as slots
 from builder.repository.kept import Checked, KeptArtifacts, of_variant, served_as
 from builder.repository.result import RECORDED, ModelResult
@@ -21,8 +22,6 @@ from builder.repository.settings import Settings, resolved
 
 if TYPE_CHECKING:
     from builder.store import Plans
-FINISHED = "finished"
-"""Prefix of the phase that `progress` receives when a model is finished."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ def build_repository(
     folder = Path(graphs) if graphs is not None else None
     rebuild = rebuild or folder is not None
     orders = chosen.orders(specs, Path(out), rebuild=rebuild, graphs=folder)
-    results = _results(orders, chosen, _Execution(progress or _silent, jobs, isolate))
+    results = _results(orders, chosen, _Execution(progress or silent, jobs, isolate))
     if chosen.sign:
         _sign_unchanged(results, Path(out), Path(chosen.sign))
     _note_missing(orders, results, models, out)
@@ -115,7 +114,7 @@ def build_variant(
     build_repository, which also documents the errors.
     """
     orders = settings.orders([spec], Path(out))
-    execution = _Execution(_silent, 1, isolate, kept_artifacts)
+    execution = _Execution(silent, 1, isolate, kept_artifacts)
     (result,) = _results(orders, settings, execution)
     if kept_artifacts is not None:
         kept_artifacts.digests.update(result.kept)
@@ -379,7 +378,3 @@ def _compare(order: Order, result: ModelResult, former: Path, new: Path) -> None
     result.warnings += tuple(
         f"incompatible with its clients: {change}" for change in changes
     )
-
-
-def _silent(model: str, phase: str) -> None:
-    pass

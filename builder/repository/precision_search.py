@@ -26,7 +26,8 @@ from builder.errors import (
     UsageError,
 )
 from builder.manifest import ModelSpec, editing
-from builder.pipeline import Order, Progress, layer_names, options_of, record, stages
+from builder.pipeline import Order, layer_names, options_of, record, stages
+from builder.progress import Progress, silent
 from builder.repository import jobs as slots
 from builder.repository.quickxplain import minimal
 from builder.repository.settings import Settings, resolved
@@ -110,7 +111,7 @@ def search_precision(
     for spec in specs:
         editing.check(_manifest(spec))
     orders = chosen.orders(specs, Path(out))
-    return perform_all(orders, progress or (lambda model, phase: None), jobs, isolate)
+    return perform_all(orders, progress or silent, jobs, isolate)
 
 
 def perform_all(
@@ -194,9 +195,7 @@ class _Trials:
         self.spec = order.spec
         self.search = search
         self.progress = progress
-        recorded = record(
-            order, pipeline.Clock(order.spec.name, lambda name, phase: None)
-        )
+        recorded = record(order, pipeline.Clock(order.spec.name, silent))
         # the smallest first
         goldens = sorted(
             recorded.goldens,

@@ -9,7 +9,8 @@ from typing import Any
 
 from builder import pipeline, processes, unforeseen
 from builder.errors import EnvironmentProblem, TrtBuildError
-from builder.pipeline import Order, Progress
+from builder.pipeline import Order
+from builder.progress import Progress
 from builder.repository import jobs as slots
 from builder.repository.request import request_of
 from builder.repository.settings import Settings

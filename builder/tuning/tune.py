@@ -28,6 +28,7 @@ from builder.engine import gpu
 from builder.errors import EnvironmentProblem, ServerError, TrtBuildError, UsageError
 from builder.manifest import ModelSpec
 from builder.parity import PublishedModel, served
+from builder.progress import Progress, silent
 from builder.repository import KeptArtifacts, ModelResult, Settings, build_variant
 from builder.serving import control
 from builder.tuning import queueing
@@ -47,7 +48,6 @@ from builder.tuning.space import (
     space,
 )
 
-Progress = Callable[[str, str], None]
 BETTER, SAME, UNMET = "better", "no difference", "limit not met"
 """The verdicts on the best configuration compared with the default: better beyond the noise, not
 better, or no configuration is within the limit.
@@ -179,7 +179,7 @@ class _Run:
         self.settings = replace(settings, accept_incompatible=True, edits="overwrite")
         self.repository = repository
         self.folder = repository / spec.name
-        self.progress = progress or (lambda subject, phase: None)
+        self.progress = progress or silent
         self.on_trial = on_trial or (lambda trial: None)
         self.kept_artifacts = KeptArtifacts(repository.with_name("kept"))
         self.began = time.monotonic()
