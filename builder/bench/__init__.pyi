@@ -18,3 +18,4 @@ from .results import OWN_SHARE as OWN_SHARE
 from .results import LevelResult as LevelResult
 from .results import Limit as Limit
 from .results import ModelBench as ModelBench
+from .results import host as host

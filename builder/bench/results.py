@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -231,3 +233,8 @@ def client_limit(
     if send_delay_ms > max(LATE * median_ms, LATE_MS):
         return f"requests were sent up to {send_delay_ms:.1f} ms late"
     return None
+
+
+def host() -> dict[str, Any]:
+    """The processor of this machine and the number of its cores."""
+    return {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()}

@@ -146,7 +146,7 @@ def bench_command(terminal: Terminal, /, repository: Path, **settings: Any) -> i
     Exit codes: 0 success, 1 a model could not be measured, 3 worse than the file of --compare, 4 no
     server.
     """
-    from builder.bench import baseline, measure
+    from builder.bench import baseline, host, measure
     from builder.cli import verify
 
     chosen = _options(settings)
@@ -166,7 +166,7 @@ def bench_command(terminal: Terminal, /, repository: Path, **settings: Any) -> i
         )
     models = [asdict(bench) for bench in benches]
     changes = baseline.compare(before["models"], models) if before else []
-    data = {"repository": repository, "host": _host(), "models": models}
+    data = {"repository": repository, "host": host(), "models": models}
     if before:
         data["compared"] = [asdict(change) for change in changes]
     _record(data, settings["baseline"], repository, settings["record"])
@@ -220,13 +220,6 @@ def _endpoint(
         grpc,
     ):
         yield Endpoint(http, grpc)
-
-
-def _host() -> dict[str, Any]:
-    import os
-    import platform
-
-    return {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()}
 
 
 def _record(

@@ -19,6 +19,7 @@ from builder.bench import (
     Load,
     Options,
     Sequences,
+    host,
     long_enough,
     requests,
     rows,
@@ -449,7 +450,7 @@ class _Run:
             requests=tuple(
                 dict.fromkeys(sequence[0].name for sequence in self.sequences)
             ),
-            host=_host(),
+            host={**host(), "gpu": _gpu_name()},
             seconds=round(time.monotonic() - self.began, 1),
         )
 
@@ -600,12 +601,6 @@ def _text(configuration: Configuration) -> str:
     return ", ".join(f"{name} {value}" for name, value in configuration.items())
 
 
-def _host() -> dict[str, Any]:
-    import platform
-
+def _gpu_name() -> str | None:
     device = gpu.current()
-    return {
-        "cpu": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "gpu": device.name if device else None,
-    }
+    return device.name if device else None

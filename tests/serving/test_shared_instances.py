@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import sys
 import threading
 import time
@@ -251,6 +252,41 @@ def test_engines_use_one_memory_one_at_a_time(
     (address,) = {context.device_memory for context in contexts}
     assert len(contexts) == 2
     assert address
+
+
+@pytest.mark.parametrize("count", [1, INSTANCES])
+def test_config_is_parsed_once_for_all_instances(
+    count: int, modules: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[str] = []
+    shares: list[bool] = []
+
+    def loads(text: str) -> Any:
+        parsed.append(text)
+        return json.loads(text)
+
+    def executor(folder: Path, facts: Any, args: Any, shares_memory: bool) -> Any:
+        shares.append(shares_memory)
+        return SimpleNamespace(
+            kind="plan", device="cpu", why="", stream=None, prepare=lambda: None
+        )
+
+    for module in modules.values():
+        if hasattr(module, "json"):
+            monkeypatch.setattr(module, "json", SimpleNamespace(**vars(json)))
+            monkeypatch.setattr(module.json, "loads", loads)
+    modules["model"].executor = executor
+    facts = json.dumps({"serving": serving_facts(doubling_plan())})
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "plan.json").write_text(facts)
+    shared = {SHARED_INSTANCES: {"string_value": str(count)}}
+    text = json.dumps({"max_batch_size": 8, "parameters": shared})
+    args = {"model_repository": str(tmp_path), "model_version": "1", "model_name": "m"}
+    served = modules["model"].TritonPythonModel()
+    served.initialize({**args, "model_config": text})
+    served.finalize()
+    assert shares == [count > 1] * count
+    assert parsed.count(text) == 1
 
 
 def test_shared_instances_are_one_instance_for_triton(tmp_path: Path) -> None:

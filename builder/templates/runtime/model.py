@@ -67,21 +67,20 @@ class TritonPythonModel:
         for name in facts.get("libraries", ()):
             load_library(folder / "libraries" / name)
         confined = ", ".join(confine(folder.parent)) or "nothing"
-        self.executor = executor(folder, facts, args)
-        self.parameters = _parameters(self.executor)
         count = options.shared_instances(config)
+        self.executor = executor(folder, facts, args, count > 1)
+        self.parameters = _parameters(self.executor)
         pb_utils.Logger.log_info(
             f"trt-build: model {self.name!r}: {json.dumps(self.parameters)}, confined by {confined}"
             f", instances in this process: {count}"
         )
         self.instances: Any = None
         if count > 1:
-            others = [
-                self._copy(executor(folder, facts, args)) for _ in range(count - 1)
-            ]
-            for instance in (self, *others):
+            others = (executor(folder, facts, args, True) for _ in range(count - 1))
+            instances = [self, *map(self._copy, others)]
+            for instance in instances:
                 instance.executor.prepare()
-            self.instances = Instances([self, *others])
+            self.instances = Instances(instances)
 
     def _configure(
         self, facts: dict[str, Any], config: dict[str, Any], model: Path

@@ -11,7 +11,7 @@ import triton_python_backend_utils as pb_utils
 from .by_torch import TorchExecutor
 from .engine import MODULES, Engine
 from .errors import NoPlan
-from .options import graphs, shares_engine
+from .options import graphs
 from .output_transfer import HostOutputs, outputs_for_triton
 from .segments import SegmentsExecutor
 
@@ -68,15 +68,17 @@ class PlanExecutor:
         )
 
 
-def executor(folder: Path, facts: dict[str, Any], args: dict[str, str]) -> Any:
+def executor(
+    folder: Path, facts: dict[str, Any], args: dict[str, str], shares_memory: bool
+) -> Any:
     """What runs the model of `folder` here: an object with `run`, `kind`, `device`, `why` and
-    `stream`.
+    `stream`. With `shares_memory`, several instances run in this process.
     """
     if "segments" in facts:
-        return SegmentsExecutor(folder, facts, args)
+        return SegmentsExecutor(folder, facts, args, shares_memory)
     try:
         device = _gpu_for(folder, facts, args)
-        return PlanExecutor(folder, facts, device, shares_engine(args))
+        return PlanExecutor(folder, facts, device, shares_memory)
     except Exception as error:
         why = str(error) or type(error).__name__
         if not isinstance(error, NoPlan):

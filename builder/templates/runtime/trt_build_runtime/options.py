@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 
@@ -20,11 +19,6 @@ def shared_instances(config: dict[str, Any]) -> int:
     """The number of instances in this process, from the parameter in the model's config."""
     stated = config.get("parameters", {}).get("trt_build.shared_instances", {})
     return int(stated.get("string_value", 1))
-
-
-def shares_engine(args: dict[str, str]) -> bool:
-    """Whether several instances run in this process. `args` are those of `initialize`."""
-    return shared_instances(json.loads(args.get("model_config", "{}"))) > 1
 
 
 def tf32(facts: dict[str, Any]) -> bool:

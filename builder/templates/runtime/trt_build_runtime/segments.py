@@ -12,7 +12,7 @@ import triton_python_backend_utils as pb_utils
 from .by_torch import TorchExecutor
 from .engine import Engine
 from .errors import InvalidRequest
-from .options import graphs, shares_engine, tf32
+from .options import graphs, tf32
 from .output_transfer import outputs_for_triton
 
 
@@ -22,7 +22,11 @@ class SegmentsExecutor:
     checks = False
 
     def __init__(
-        self, folder: Path, facts: dict[str, Any], args: dict[str, str]
+        self,
+        folder: Path,
+        facts: dict[str, Any],
+        args: dict[str, str],
+        shares_memory: bool = False,
     ) -> None:
         self.folder = folder
         self.stays = bool(facts.get("step_of"))
@@ -30,7 +34,7 @@ class SegmentsExecutor:
         self.device, self.why = _device(args)
         self.tf32 = tf32(facts)
         self.stream = _stream(self.device)
-        self.shares_memory = shares_engine(args)
+        self.shares_memory = shares_memory
         serving = facts["serving"]
         inputs = [tensor["name"] for tensor in serving["inputs"]]
         outputs = [tensor["name"] for tensor in serving["outputs"]]
