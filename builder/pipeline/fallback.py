@@ -415,7 +415,7 @@ def _torch_warnings(
             more = f" and {len(locations) - 1} more"
         line = ""
         if locations[0] != "graph":
-            line = f" at {locations[0]}"
+            line = f" at {locations[0].removesuffix(':')}"
         change = ""
         if "manifest" not in reason:
             change = f"; {_REWRITE if 'fallback' in fix else fix}"

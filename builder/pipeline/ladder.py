@@ -12,7 +12,7 @@ nothing is retried.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -34,6 +34,7 @@ from builder.pipeline.fallback import KeptInTorch, computed_names
 from builder.pipeline.order import Ended
 
 if TYPE_CHECKING:
+    from builder.engine import ITensor
     from builder.graph_types import Node
     from builder.pipeline.stages import Converted, Lowered, Network, Recorded
 
@@ -88,6 +89,7 @@ def descend(
         try:
             return attempt(recorded, in_torch)
         except stages.NetworkFailure as failure:
+            failure.error = _located(failure, in_torch)
             error = error or _failure(failure.error, recorded.lowered.spec)
             if _fails_in_8_bits(failure, in_torch):
                 recorded = _in_half(recorded, error)
@@ -180,7 +182,8 @@ def _with_more_in_torch(
     named = _described(refused).removesuffix(":")
     cause = _nested_branch(refused, error) or _error_text(error)
     reason = f"in torch: {named}: {cause}"
-    if all(nodes[index].kind() == "prim::If" for index in culprits):
+    is_located = isinstance(error, EngineError) and error.where
+    if all(node.kind() == "prim::If" for node in refused) and not is_located:
         reason += (
             "; torch.where on both results instead of the branch lets TensorRT run it"
         )
@@ -191,13 +194,57 @@ def _with_more_in_torch(
     )
 
 
-def _nested_branch(nodes: list[Node], error: TrtBuildError) -> str | None:
+def _is_of_rtx(error: Exception) -> bool:
+    """Whether TensorRT for RTX failed. Its message names no node."""
+    return (
+        flavor.chosen() == "tensorrt-rtx"
+        and isinstance(error, EngineError)
+        and "Myelin" in error.message
+    )
+
+
+def _located(failure: stages.NetworkFailure, in_torch: KeptInTorch) -> Exception:
+    """The error of the network. If the blocks of a branch give two shapes, which TensorRT for RTX
+    often does not build, the error names the branch.
+    """
+    from builder.lowering import source_location
+
+    part = failure.network
+    if not _is_of_rtx(failure.error) or len(part.location) > 1:
+        return failure.error
+    nodes = dict(_nodes(part, failure.converted))
+    for node in (nodes[index] for index in sorted(_culprits(failure, in_torch))):
+        for shapes in _two_shapes(node, part.conversion.tensors):
+            return EngineError(
+                "TensorRT for RTX could not build this branch, whose blocks give the shapes"
+                f" {shapes[0]} and {shapes[1]} (-1: dynamic)",
+                where=source_location(node),
+                fix="give both results one shape, such as by padding",
+            )
+    return failure.error
+
+
+def _two_shapes(
+    node: Node, tensors: Mapping[str, ITensor]
+) -> Iterator[list[list[int]]]:
+    """The shapes of each result of a branch whose blocks give two."""
+    from builder.lowering import ir
+
+    blocks = ir.blocks_of(node) if node.kind() == "prim::If" else []
+    for values in zip(*(block.outputs() for block in blocks), strict=True):
+        known = [tensors.get(value.debugName()) for value in values]
+        shapes = [list(tensor.shape) for tensor in known if tensor is not None]
+        if len(shapes) == len(values) and shapes[0] != shapes[1]:
+            yield shapes
+
+
+def _nested_branch(nodes: list[Node], error: Exception) -> str | None:
     """The reason in plain words if TensorRT for RTX did not build a branch within these branches
-    and loops. Its own message names no node.
+    and loops.
     """
     from builder.lowering import ir, source_location
 
-    if flavor.chosen() != "tensorrt-rtx" or "Myelin" not in error.message:
+    if not _is_of_rtx(error):
         return None
     blocks = [block for node in nodes for block in ir.blocks_of(node)]
     inner = [node for block in blocks for node in ir.walk(block)]

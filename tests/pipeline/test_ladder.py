@@ -53,20 +53,25 @@ def every(tmp_path_factory: pytest.TempPathFactory) -> Built:
     flavor.resolve("auto") != "tensorrt-rtx", reason="RTX refuses these"
 )
 @pytest.mark.parametrize(
-    ("module", "reason"),
+    ("module", "reason", "fix"),
     [
-        (models.ShortenByData, "TensorRT could not build"),
-        (models.FactorByData, "could not build it with the branch inside it, at "),
+        (
+            models.ShortenByData,
+            "the shapes [-1, 2] and [-1, -1] (-1: dynamic); give",
+            "padding",
+        ),
+        (models.FactorByData, "with the branch inside it, at ", "torch.where"),
     ],
 )
 def test_torch_runs_the_branch_that_tensorrt_cannot_build(
-    every: Built, module: type[nn.Module], reason: str
+    every: Built, module: type[nn.Module], reason: str, fix: str
 ) -> None:
     result = every.results[module.__name__.lower()]
     assert result.ok and "torch" in result.segments, result.error
     (warning,) = [text for text in result.warnings if reason in text]
     assert "in torch: prim::If at " in warning and "models.py" in warning
-    assert "torch.where" in warning and ":: " not in warning
+    assert "could not build " in warning and "Error Code" not in warning
+    assert fix in warning and ":: " not in warning
 
 
 class RoundedInLoop(nn.Module):
@@ -137,7 +142,8 @@ def test_check_without_build_reports_pending_builder_result(tmp_path: Path) -> N
 )
 def test_require_full_raises_the_tensorrt_error(tmp_path: Path) -> None:
     result = build(tmp_path, models.ShortenByData(), FULL)
-    assert not result.ok and "TensorRT could not build" in str(result.error)
+    assert not result.ok and "could not build this branch" in str(result.error)
+    assert result.error and "models.py:39: if bool(" in str(result.error.where)
     assert not (tmp_path / "out" / "m").exists()
 
 
