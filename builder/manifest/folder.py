@@ -79,14 +79,16 @@ def mistakes(models: list[ModelFiles]) -> Iterator[Mistake]:
     by_name: dict[str, ModelFiles] = {}
     for files in models:
         yield from _own_mistakes(files)
-        if files.name in by_name:
-            yield Mistake(
-                str(files.file),
-                1,
-                f"another model has the name {files.name!r}",
-                f"rename one of them; the other is {by_name[files.name].file}",
-            )
-        by_name[files.name] = files
+        other = by_name.setdefault(files.name.casefold(), files)
+        if other is not files:
+            text = f"another model has the name {other.name!r}"
+            if other.name != files.name:
+                text += (
+                    f", which differs from {files.name!r} only in case: some file systems"
+                    " have one folder for both"
+                )
+            fix = f"rename one of them; the other is {other.file}"
+            yield Mistake(str(files.file), 1, text, fix)
 
 
 def _own_mistakes(files: ModelFiles) -> Iterator[Mistake]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,6 +166,7 @@ def refuse(folder: Path, hashes: Hashes, policy: str) -> None:
     These are: content that trt-build did not write; edits of the config, unless `policy` allows it;
     and edits of steps, which KEEP cannot carry over.
     """
+    refuse_case(folder)
     if policy == OVERWRITE:
         return
     discard = "`repo --overwrite-edits` discards it"
@@ -185,9 +187,30 @@ def refuse_any(folder: Path, hashes: Hashes) -> None:
     """Raise UsageError if a publication other than that of `trt-build repo` would lose changes of
     the user: edits, and content that trt-build did not write.
     """
+    refuse_case(folder)
     _refuse_foreign(folder, MOVE_FOREIGN)
     lost = edits(folder, hashes)
     _refuse_loss(folder, lost, additions(folder), MOVE_CHANGES)
+
+
+def refuse_case(folder: Path) -> None:
+    """Raise UsageError if another model of the repository differs from this one only in the case of
+    its name. Where file names have no case, both have one folder.
+    """
+    if not folder.parent.is_dir():
+        return
+    for other in folder.parent.iterdir():
+        if (
+            other.name != folder.name
+            and other.name.casefold() == folder.name.casefold()
+        ):
+            raise UsageError(
+                f"the repository has a model {other.name!r}, whose name differs from"
+                f" {folder.name!r} only in case: some file systems have one folder for both",
+                where=str(other),
+                fix=f"rename one of them, or remove the published one: `trt-build remove"
+                f" {shlex.quote(str(folder.parent))} {other.name}`",
+            )
 
 
 def _refuse_foreign(folder: Path, fix: str) -> None:

@@ -250,10 +250,19 @@ def test_invalid_triton_model_names_are_refused(tmp_path: Path, name: str) -> No
         load(model(tmp_path / f"{name}.pt"))
 
 
-def test_duplicate_model_names_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ("net", "another model has the name 'net'"),
+        ("Net", r"has the name '(net|Net)', which differs from '(net|Net)' only in"),
+    ],
+)
+def test_duplicate_model_names_are_refused(
+    tmp_path: Path, other: str, message: str
+) -> None:
     model(tmp_path / "net.pt")
-    model(tmp_path / "net" / "model.pt")
-    with pytest.raises(ManifestError, match="another model has the name 'net'"):
+    model(tmp_path / other / "model.pt")
+    with pytest.raises(ManifestError, match=message):
         load(tmp_path)
 
 
