@@ -32,6 +32,7 @@ COMMANDS = (
     "history",
     "rollback",
     "prune",
+    "remove",
     "promote",
     "push",
     "deploy",

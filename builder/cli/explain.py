@@ -52,9 +52,10 @@ def explain_command(
         **settings,
     )
     everything = everything or terminal.verbose
-    terminal.result(
-        {"models": reports}, lambda: show_all(terminal, reports, everything)
-    )
+    data: dict[str, Any] = {"models": reports}
+    if out is not None:
+        data["without_source"] = options.without_source(terminal, models, out)
+    terminal.result(data, lambda: show_all(terminal, reports, everything))
 
 
 def show_all(

@@ -403,6 +403,30 @@ def note_unread(terminal: Terminal, models: Path) -> None:
         )
 
 
+def without_source(terminal: Terminal, models: Path, out: Path) -> list[str]:
+    """Name the published models of `out` that have no file in the folder `models` any more, and the
+    command that removes them. Returns their names.
+    """
+    from builder.cli.terminal import command_line
+    from builder.manifest import find_models
+    from builder.store import published, retired
+
+    sources = find_models(models) if models.is_dir() and out.is_dir() else []
+    is_of_many = any(source.name != models.resolve().name for source in sources)
+    if not is_of_many:  # one model, or its own folder
+        return []
+    names = {folder.name for folder in published.recorded_folders(out)}
+    names -= {source.name for source in sources}
+    gone = sorted(name for name in names if retired.step_of(out / name) is None)
+    if gone:
+        remove = command_line("trt-build", "remove", out, *gone)
+        terminal.hint(
+            f"published, but no model file in {models}: {', '.join(gone)}; remove with"
+            f" `{remove}`"
+        )
+    return gone
+
+
 def parsed(inputs: tuple[str, ...]) -> list[Any]:
     """The TensorSpec of each --input. Raises UsageError."""
     from builder.manifest import parse_input

@@ -51,9 +51,11 @@ def prune_command(
     )
 
 
-def show(terminal: Terminal, removed: dict[str, list[int]]) -> None:
+def show(
+    terminal: Terminal, removed: dict[str, list[int]], title: str = "removed"
+) -> None:
     """Print one row for each model."""
     rows = []
     for name, numbers in removed.items():
         rows.append([name, ", ".join(map(str, numbers)) or "none"])
-    terminal.table(("model", "removed"), rows)
+    terminal.table(("model", title), rows)

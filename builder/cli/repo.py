@@ -177,6 +177,7 @@ def _run(
     code = exit_code(results)
     data = {"repository": out, "ok": code == 0, "flavor": used}
     data["models"] = [as_dict(result) for result in results]
+    data["without_source"] = options.without_source(terminal, models, out)
     if search_precision:
         data["search"] = [as_dict(model_search) for model_search in searches]
     _report(terminal, out, results, data, extra)

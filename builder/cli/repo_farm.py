@@ -84,6 +84,8 @@ def run(context: click.Context) -> int:
     options.note_unread(terminal, params["models"])
     outcomes, dashboard = _built(terminal, params, farm_config)
     code = exit_code(outcomes)
+    for target in sorted({outcome.target for outcome in outcomes}):
+        options.without_source(terminal, params["models"], params["out"] / target)
     data = {
         "repository": params["out"],
         "ok": code == 0,

@@ -5,6 +5,7 @@ repositories.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -155,16 +156,73 @@ def _replacing(folder: Path) -> Iterator[Path]:
         staging.alone(repository),
     ):
         versions.require_plain(folder)
-        if added := edits.additions(folder):
-            raise UsageError(
-                f"{folder.name!r} has files that trt-build did not write: {', '.join(added)}",
-                where=str(folder),
-                fix="move them out of the repository",
-            )
+        _refuse_additions(folder)
         (stage / folder.name).mkdir()
         yield stage / folder.name
         staging.sync_tree(stage / folder.name)
         move_in(folder.name, (), repository, stage)
+
+
+def _refuse_additions(folder: Path) -> None:
+    """Raise UsageError if the model has files that trt-build did not write."""
+    if added := edits.additions(folder):
+        raise UsageError(
+            f"{folder.name!r} has files that trt-build did not write: {', '.join(added)}",
+            where=str(folder),
+            fix="move them out of the repository",
+        )
+
+
+def require_removable(repository: Path, names: Sequence[str]) -> None:
+    """Raise UsageError unless each name is that of a published model, or of an ensemble whose
+    removal was killed and left its steps.
+    """
+    whole = [name for name in names if not _has_only_steps(repository / name)]
+    if whole:
+        for folder in models(repository, whole):
+            _refuse_additions(folder)
+
+
+def _has_only_steps(folder: Path) -> bool:
+    return not os.path.lexists(folder) and bool(
+        retired.steps(folder.name, folder.parent)
+    )
+
+
+def remove(folder: Path) -> list[int]:
+    """Remove the published model in `folder` with all versions, and the steps of an ensemble.
+
+    Returns the removed numbers, the current one first. An ensemble is moved out before its steps,
+    because a server would fail to load it without them. Raises UsageError, PublishError.
+    """
+    repository = folder.parent
+    with (
+        blocked(folder.name, repository, "removed"),
+        staging.staging(repository) as stage,
+        staging.alone(repository),
+    ):
+        numbers = [version.number for version in published.versions(folder)]
+        if numbers:
+            _refuse_additions(folder)
+        steps = sorted(retired.steps(folder.name, repository))
+        _move_out([folder.name] if numbers else [], steps, repository, stage)
+        staging.sync(repository)
+    return numbers
+
+
+def _move_out(
+    models: Sequence[str], steps: Sequence[str], repository: Path, stage: Path
+) -> None:
+    """Move the folders into `stage`. If that fails or is interrupted, all are moved back."""
+    names = [*models, *steps]
+    try:
+        for name in names:
+            (repository / name).rename(stage / f"removed {name}")
+    except BaseException:
+        for name in reversed(names):
+            if (stage / f"removed {name}").exists():
+                (stage / f"removed {name}").rename(repository / name)
+        raise
 
 
 @dataclass(frozen=True)

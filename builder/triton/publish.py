@@ -19,7 +19,7 @@ from pathlib import Path
 
 from builder.errors import PublishBlocked, PublishError
 from builder.manifest import Versions
-from builder.store import published, retired, staging
+from builder.store import edits, published, retired, staging
 from builder.triton import bytecode, copying, layout, signatures, versions
 from builder.triton.artifact import EnsembleArtifact, ModelArtifact
 from builder.unforeseen import BLOCKING, file_system_fix
@@ -111,6 +111,7 @@ def move_in(name: str, steps: Sequence[str], repository: Path, stage: Path) -> N
 
     Raises PublishError, OSError.
     """
+    edits.refuse_case(repository / name)
     _not_foreign(name, steps, repository)
     _no_step_of_another(name, repository, stage)
     for model in (*steps, name):
@@ -124,15 +125,15 @@ def move_in(name: str, steps: Sequence[str], repository: Path, stage: Path) -> N
 
 
 @contextlib.contextmanager
-def blocked(name: str, repository: Path) -> Iterator[None]:
-    """Convert a file system error to a TrtBuildError."""
+def blocked(name: str, repository: Path, change: str = "published") -> Iterator[None]:
+    """Convert a file system error to a TrtBuildError. `change` is what was to be done."""
     try:
         yield
     except OSError as error:
         kind = PublishBlocked if error.errno in BLOCKING else PublishError
         is_missing = error.errno == errno.ENOENT  # another process changed the folder
         raise kind(
-            f"model {name!r} was not published: {error}",
+            f"model {name!r} was not {change}: {error}",
             where=str(repository / name),
             fix=copying.AGAIN if is_missing else file_system_fix(error, "repository"),
         ) from error

@@ -125,6 +125,11 @@ def test_models_store_and_repository_in_buckets_work(
     assert result.exit_code == 0 and "models/live/net/config.pbtxt" in objects()
     stored = objects()
     assert any(path.startswith("models/store/plans/") for path in stored)
+    s3.writes.clear()
+    result = run("remove", OUT, "net")
+    deleted = [path for method, path in s3.writes if "/out/net/" in path]
+    assert result.exit_code == 0 and deleted[0].endswith("/net/config.pbtxt")
+    assert not any(path.startswith("models/out/net/") for path in objects())
     for secret in SECRET.values():
         assert secret not in shown
         assert not [path for path, data in stored.items() if secret.encode() in data]

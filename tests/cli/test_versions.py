@@ -102,6 +102,32 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path / "repository"
 
 
+def test_removed_model_is_reported_and_removed(
+    repository: Path, small: Path, run: Run
+) -> None:
+    words = [small, "--out", repository]
+    (small / "Scorer.pt").write_bytes(b"")
+    (small / "Scorer.yaml").write_text(MANIFEST)
+    refused = run("repo", *words, "--only", "Scorer")
+    assert refused.exit_code == 2 and "only in case" in refused.stderr
+    (small / "Scorer.pt").rename(small / "scorer.pt")
+    assert "no model file" not in run("explain", *words, "--only", "small").stderr
+    (small / "scorer.pt").unlink()
+    (small / "Scorer.yaml").unlink()
+    for command, keys in (("repo", {"models", "ok"}), ("explain", {"models"})):
+        result = run(command, *words)
+        hint = f"no model file in {small}: scorer; remove with `trt-build remove"
+        assert f"{hint} {repository} scorer`" in result.stderr
+        record = json.loads(run(command, *words, "--json").stdout)
+        assert record["without_source"] == ["scorer"] and keys < set(record)
+    unknown = run("remove", repository, "scorer", "nosuch")
+    assert unknown.exit_code == 2 and "no model 'nosuch'" in unknown.stderr
+    record = json.loads(run("remove", repository, "scorer", "--json").stdout)
+    assert record["models"] == [{"name": "scorer", "removed": [3, 2, 1]}]
+    assert [path.name for path in repository.iterdir()] == ["small"]
+    assert "no model file" not in run("repo", *words).stderr
+
+
 CHANGES = {
     "rollback": ["{out}", "scorer"],
     "prune": ["{out}", "--keep", "1"],
@@ -170,6 +196,7 @@ def test_rollback_to_the_served_version_changes_nothing(
     [
         ["history", "{no}"],
         ["prune", "{no}", "--keep", "1"],
+        ["remove", "{no}", "net"],
         ["rollback", "{no}", "net"],
         ["promote", "{no}", "{no}-other"],
         ["adopt", "{no}", "net", "--models", "{no}"],

@@ -331,6 +331,55 @@ def test_kept_versions_of_an_ensemble_keep_their_steps(
     assert not whole(folder)
 
 
+@pytest.mark.parametrize("failing", range(3))
+def test_removal_of_an_ensemble_is_whole(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    """If one of its renames fails, nothing is removed. A killed one is finished by the next."""
+    folder = publish_ensemble(pair(1), repository)
+    there = sorted(path.name for path in repository.iterdir())
+    extra = folder / "notes.txt"
+    extra.touch()
+    with pytest.raises(UsageError, match="files that trt-build did not write: pair/notes"):
+        history.remove(folder)
+    extra.unlink()
+    rename, moved = Path.rename, []
+
+    def fail(path: Path, target: Path) -> object:
+        moved.append(path.name)
+        if len(moved) == failing + 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return rename(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", fail)
+        with pytest.raises(PublishBlocked, match="'pair' was not removed"):
+            history.remove(folder)
+    assert moved[0] == folder.name
+    assert sorted(path.name for path in repository.iterdir()) == there and whole(folder)
+    shutil.rmtree(folder)
+    history.require_removable(repository, [folder.name])
+    assert history.remove(folder) == []
+    assert not any(repository.iterdir())
+    with pytest.raises(UsageError, match="no model"):
+        history.require_removable(repository, [folder.name])
+
+
+def test_names_that_differ_only_in_case_are_refused(
+    repository: Path, tmp_path: Path
+) -> None:
+    publish(net(1), repository).rename(repository / "Scorer")
+    other = publish(net(1), tmp_path / "other")
+    for change in (
+        lambda: publish(net(1), repository),
+        lambda: history.promote(other, repository),
+    ):
+        with pytest.raises(UsageError, match="'Scorer', whose name differs") as refused:
+            change()
+        assert f"trt-build remove {repository} Scorer" in str(refused.value.fix)
+    assert [path.name for path in repository.iterdir()] == ["Scorer"]
+
+
 def secret_of(tmp_path: Path) -> Path:
     """A file that no repository may get a copy of."""
     file = tmp_path / "secret.txt"
