@@ -56,6 +56,16 @@ def compare(
     return list(_changes(_levels(before), _levels(after)))
 
 
+def unmatched(
+    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """The levels of one of two documents that the other has not, such as `net grpc c1`."""
+    differing = _levels(before).keys() ^ _levels(after).keys()
+    return [
+        " ".join(word for word in key if word != "none") for key in sorted(differing)
+    ]
+
+
 Levels = dict[tuple[str, str, str, str], Mapping[str, Any]]
 
 

@@ -143,8 +143,8 @@ def bench_command(terminal: Terminal, /, repository: Path, **settings: Any) -> i
     server's time for each request. Latencies are in milliseconds. In an open loop they count from
     the time at which a request was due.
 
-    Exit codes: 0 success, 1 a model could not be measured, 3 worse than the file of --compare, 4 no
-    server.
+    Exit codes: 0 success, 1 a model could not be measured, 2 no load of --compare was measured, 3
+    worse than the file of --compare, 4 no server.
     """
     from builder.bench import baseline, host, measure
     from builder.cli import verify
@@ -169,8 +169,13 @@ def bench_command(terminal: Terminal, /, repository: Path, **settings: Any) -> i
     data = {"repository": repository, "host": host(), "models": models}
     if before:
         data["compared"] = [asdict(change) for change in changes]
+        data["not_compared"] = baseline.unmatched(before["models"], models)
     _record(data, settings["baseline"], repository, settings["record"])
     terminal.result(data, lambda: show(terminal, benches, changes))
+    for level in data.get("not_compared", ()):
+        terminal.note(f"not compared: {level}: only one of the two runs measured it")
+    if before and not changes:
+        return 2
     if any(bench.problem for bench in benches):
         return 1
     return 3 if any(change.verdict == baseline.WORSE for change in changes) else 0

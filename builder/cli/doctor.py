@@ -69,7 +69,7 @@ class Finding:
 )
 @click.option(
     "--port",
-    type=int,
+    type=click.IntRange(1, 65533),
     default=8000,
     help="HTTP port. gRPC and metrics use the next two.",
 )
@@ -84,8 +84,10 @@ def doctor_command(
     """
     if repository is not None:
         return _preflight(terminal, repository, only, server)
-    if server["image"] or server["url"]:
-        raise click.UsageError("--image and --url require a REPOSITORY argument")
+    if only or server["image"] or server["url"]:
+        raise click.UsageError(
+            "--image, --url and --only require a REPOSITORY argument"
+        )
     findings = [probe() for probe in PROBES]
     data = {
         "trt-build": __version__,

@@ -46,6 +46,11 @@ def inspect_command(terminal: Terminal, /, target: Path, **settings: Any) -> Non
     if kind is _network:
         kind(terminal, target, settings)
         return
+    if settings["graph"]:
+        raise UsageError(
+            f"--graph draws a model file, and {target} is published",
+            fix="name the model file",
+        )
     from builder.store import shaped
 
     with shaped(target):
@@ -60,6 +65,10 @@ def _network(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None
     flavor = settings.pop("flavor")
     plugins = settings.pop("plugins")
     picture: Path | None = settings.pop("graph")
+    if picture and picture.suffix.lower() != ".svg":
+        raise UsageError(
+            f"{picture} is no SVG file", fix="use a name that ends with .svg"
+        )
     isolate = settings.pop("isolate")
     inputs = options.parsed(settings.pop("inputs"))
     (spec,) = _single(manifest.load(target, inputs=inputs, **settings), target)

@@ -242,9 +242,12 @@ def _write(lowered: Any, out: Path, *, whole: bool) -> list[Path]:
     from builder.lowering import write_sequence
 
     written = write_sequence(lowered.trace, out)
+    saved = out / "lowered.pt"
     if whole:  # a graph in the middle of its lowering may hold what no file can
-        lowered.save(out / "lowered.pt")
-        written.append(out / "lowered.pt")
+        lowered.save(saved)
+        written.append(saved)
+    else:
+        saved.unlink(missing_ok=True)
     return written
 
 

@@ -29,11 +29,13 @@ def sign_command(
     they are published. TRT_BUILD_SIGN_PASSWORD has the password of an encrypted key.
     """
     from builder import store
+    from builder.store import published
     from builder.triton import history, signatures
 
     store.tidy(repository)
     if only:
         history.models(repository, only)
+    published.model_names(repository)
     with signatures.signing_with(key):
         signed = signatures.sign_missing(repository, key, only)
     data = {"repository": repository, "signed": signed}

@@ -210,6 +210,13 @@ def workload(repository: Path, settings: Settings) -> Workload:
     shared = _shared_memory(models, copies)
     server = replace(_server(image, plans), shm_bytes=shared)
     require_fit(repository, server)
+    memory = settings.memory or _memory(models, gpus, shared)
+    if memory <= shared:  # which counts as memory of the pod
+        raise UsageError(
+            f"--memory {memory >> 20}Mi is not more than the shared memory of the models,"
+            f" {shared >> 20}Mi",
+            fix=f"leave it out: the estimate is {_memory(models, gpus, shared) >> 20}Mi",
+        )
     stubs = copies * sum(model.instances for model in models if model.is_python)
     return Workload(
         settings,
@@ -217,7 +224,7 @@ def workload(repository: Path, settings: Settings) -> Workload:
         plans,
         gpus,
         settings.cpus or max(1, stubs),
-        settings.memory or _memory(models, gpus, shared),
+        memory,
         shared,
         sum(folder_bytes(model.folder) for model in models),
         settings.pending or _pending(models),

@@ -57,7 +57,8 @@ def write_sequence(trace: Sequence[PassRecord], folder: Path) -> list[Path]:
     """Write the graph before the first pass and after each pass that changed it, as `00-start.txt`,
     `07-fuse- linear.txt`, ...
 
-    Needs a trace with text; the files are UTF-8, one graph each. Returns the paths.
+    Needs a trace with text; the files are UTF-8, one graph each. Other files of an earlier trace
+    are removed. Returns the paths.
     """
     folder.mkdir(parents=True, exist_ok=True)
     pages = {"00-start.txt": trace[0].before if trace else ""}
@@ -66,6 +67,9 @@ def write_sequence(trace: Sequence[PassRecord], folder: Path) -> list[Path]:
         for i, record in enumerate(trace, 1)
         if record.changed
     }
+    for former in folder.glob("[0-9][0-9]-*.txt"):
+        if former.name not in pages and former.read_bytes().startswith(b"graph("):
+            former.unlink()
     for name, text in pages.items():
         (folder / name).write_text(text + "\n", encoding="utf-8")
     return [folder / name for name in pages]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +16,9 @@ MODEL_SUFFIXES = (".pt", ".pth", ".ts", ".jit", ".torchscript", ".pt2")
 MANIFEST_SUFFIXES = (".yaml", ".yml")
 UNREAD_SUFFIXES = (".onnx",)
 FIXED_STEM = "model"  # `resnet/model.pt` is the model `resnet`
+
+SAMPLE = 1024
+"""Bytes from which a text file is known."""
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
@@ -201,7 +206,24 @@ def _paired(model: Path, manifests: Sequence[Path]) -> ModelFiles:
     return ModelFiles(_name(model), model, *(manifests or (None,)))
 
 
+def _refuse_text(path: Path) -> None:
+    """Raise UsageError for a text file that is no manifest."""
+    if path.suffix in (*MODEL_SUFFIXES, *MANIFEST_SUFFIXES):
+        return
+    with path.open("rb") as file:
+        start = file.read(SAMPLE)
+    with contextlib.suppress(UnicodeDecodeError):
+        codecs.getincrementaldecoder("utf-8")().decode(start)
+        if b"\0" not in start:
+            raise UsageError(
+                f"{path} is neither a model file nor a manifest",
+                fix=f"name a folder, a model file ({', '.join(MODEL_SUFFIXES)}) or a manifest"
+                f" ({', '.join(MANIFEST_SUFFIXES)})",
+            )
+
+
 def _of_file(path: Path) -> ModelFiles:
+    _refuse_text(path)
     suffixes = MODEL_SUFFIXES if path.suffix in MANIFEST_SUFFIXES else MANIFEST_SUFFIXES
     candidates = (path.with_suffix(suffix) for suffix in suffixes)
     beside = [candidate for candidate in candidates if candidate.is_file()]

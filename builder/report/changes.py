@@ -33,10 +33,11 @@ def read_old(file: Path) -> dict[str, Any]:
 
 
 def _check_report(record: Any) -> None:
-    if record["format"] != FORMAT or not all(
-        isinstance(model["name"], str) for model in record["models"]
-    ):
-        raise ValueError("it has another format")
+    if record["format"] != FORMAT:
+        version = f"{record['format']!r:.20}"
+        raise ValueError(f"its format is {version}, and this version reads {FORMAT}")
+    if not all(isinstance(model["name"], str) for model in record["models"]):
+        raise ValueError("a model has no name")
 
 
 def add(models: Sequence[dict[str, Any]], since: Mapping[str, Any]) -> list[str]:

@@ -31,7 +31,12 @@ def unless_unchanged(order: Order, hashes: store.Hashes) -> Order | ModelResult:
     if not order.rebuild and (rolled_back := replaced_by_rollback(order, new_request)):
         number, sidecar = rolled_back
         note = _rollback_note(order, published.number_of(record), number)
-        return _unchanged(order, sidecar, (note,))
+        notes = edits.notes(order.folder, hashes)
+        if notes and order.edits == edits.OVERWRITE:
+            notes.append(
+                "edits of a rolled back model are discarded with --rebuild only"
+            )
+        return _unchanged(order, sidecar, (note, *notes), edited=bool(notes))
     order = _keeping_adopted(order, hashes)
     try:
         _refuse_source(order)

@@ -24,6 +24,7 @@ def resolve(address: str, requested: Mapping[str, int]) -> dict[str, int]:
                 f"{flag} {port}: a port is a number from 1 to {LAST}",
                 fix="use 0 for a free port",
             )
+    _refuse_equal(requested)
     with contextlib.ExitStack() as stack:
         # All are open at the same time, so that no two get the same free port.
         sockets = {
@@ -31,6 +32,16 @@ def resolve(address: str, requested: Mapping[str, int]) -> dict[str, int]:
             for flag, port in requested.items()
         }
         return {flag: int(bound.getsockname()[1]) for flag, bound in sockets.items()}
+
+
+def _refuse_equal(requested: Mapping[str, int]) -> None:
+    flags: dict[int, str] = {}
+    for flag, port in requested.items():
+        other = flags.setdefault(port, flag)
+        if port and other != flag:
+            raise UsageError(
+                f"{other} and {flag} are both {port}", fix=f"choose another {flag}"
+            )
 
 
 def _bound(address: str, port: int, flag: str) -> socket.socket:

@@ -137,6 +137,9 @@ def test_command_saves_and_compares_a_baseline(
     data = json.loads(result.stdout)
     assert {one["figure"] for one in data["compared"]} >= {"throughput", "p50"}
     assert result.exit_code == (3 if "worse" in result.stdout else 0)
+    words[words.index("2")] = "1"
+    result = CliRunner().invoke(main, [*words, "--compare", saved])
+    assert result.exit_code == 2 and "not compared: scorer grpc c1" in result.stderr
 
 
 @pytest.mark.parametrize("percentile", [50.0, 99.0])

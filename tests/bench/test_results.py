@@ -155,6 +155,18 @@ def test_changes_within_noise_are_no_difference() -> None:
     assert {change.verdict for change in noisy} == {"no difference"}
 
 
+def test_levels_of_one_run_only_are_named() -> None:
+    (other,) = document(100, 10)
+    assert baseline.unmatched([other], [other]) == []
+    alone = [{**other, "protocol": "http", "memory": "system"}]
+    assert baseline.compare([other], alone) == []
+    load = other["levels"][0]["load"]
+    assert baseline.unmatched([other], alone) == [
+        f"net grpc {load}",
+        f"net http system {load}",
+    ]
+
+
 def test_real_changes_are_better_or_worse() -> None:
     comparison = baseline.compare(document(100, 10), document(150, 20))
     assert {change.figure: change.verdict for change in comparison} == {

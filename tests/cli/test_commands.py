@@ -434,6 +434,11 @@ def test_lower_prints_the_graph_and_the_passes(
     lowered = torch.jit.load(str(tmp_path / "seq" / "lowered.pt"))
     x = torch.randn(2, 4)
     assert torch.equal(lowered(x)[0], torch.jit.load(str(file))(x))
+    (tmp_path / "seq" / "12-notes.txt").write_text("by hand")
+    words = ["--stop-after", "inline", "--out", tmp_path / "seq", "--json"]
+    written = json.loads(run("lower", file, *words).stdout)["written"]
+    names = {Path(path).name for path in written} | {"12-notes.txt"}
+    assert {path.name for path in (tmp_path / "seq").iterdir()} == names
 
 
 def test_lower_stops_at_the_given_pass_and_suggests_close_names(
@@ -666,6 +671,14 @@ def test_ports_count_from_the_first_unless_given() -> None:
         ("doctor repository --only smal", 2, "no model 'smal' in repository"),
         ("report repository --since {}", 2, "that trt-build wrote: it has no 'format'"),
         ("report repository --since none", 2, "wrote: No such file or directory\n"),
+        ("report repository --since future", 2, "its format is 99, and this version"),
+        ("doctor repository --port 70000", 2, "70000 is not in the range"),
+        ("doctor --only small", 2, "--only require a REPOSITORY"),
+        ("serve repository --http-port 7 --grpc-port 7", 2, "--grpc-port are both 7"),
+        ("sign empty --key none", 2, "empty contains no model"),
+        ("inspect repository --graph a.svg", 2, "repository is published"),
+        ("inspect models --graph a.png", 2, "use a name that ends with .svg"),
+        ("check future --no-store", 2, "future is neither a model file nor a manifest"),
         ("health repository", 2, "pass --url HOST:PORT or --grpc-url HOST:PORT"),
         ("init models", 0, "every model in models has a manifest"),
     ],
@@ -685,6 +698,7 @@ def test_misuse_has_a_clear_message(
     for file in ("two/a.pt", "two/b.pt", "alone.yaml"):
         Path(file).write_text("")
     Path("{}").write_text("{}")
+    Path("future").write_text('{"format": 99, "models": []}')
     result = run(*command.split())
     assert (result.exit_code, words in result.output) == (code, True), result.output
 
@@ -831,7 +845,7 @@ def test_output_that_cannot_be_written_exits_with_4(
     small: Path, run: Run, command: str
 ) -> None:
     name, *options = command.split()
-    result = run(name, small / "small.pt", *options, "/proc/none/x")
+    result = run(name, small / "small.pt", *options, "/proc/none/x.svg")
     assert (result.exit_code, "/proc/none" in result.stderr) == (4, True)
 
 

@@ -67,6 +67,14 @@ def test_versions_are_added_rolled_back_pruned_and_promoted(
     assert "version 1 is served, and was 2" in run("rollback", out, "net").stdout
     again = run("repo", models, "--out", out)
     assert "unchanged" in again.stdout and "was rolled back" in again.stderr
+    config = out / "net" / "config.pbtxt"
+    generated = config.read_text()
+    config.write_text(generated + "# by hand\n")
+    for words in ([], ["--overwrite-edits"]):
+        edited = run("repo", models, "--out", out, *words)
+        assert "edited" in edited.stdout and "by hand" in edited.stderr
+        assert ("--rebuild only" in edited.stderr) == bool(words)
+    config.write_text(generated)
     explained = run("explain", models, "--out", out).stdout
     assert "net: not built: version 2, which matches, was rolled back" in explained
     assert states(run, out) == [(2, "kept"), (1, "current")]

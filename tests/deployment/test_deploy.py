@@ -489,6 +489,7 @@ INVALID_OPTIONS = {
     "a label without a value": ["--node-label", "a"],
     "a label with a line break": ["--node-label", "a=b\nc"],
     "a size": ["--memory", "lots"],
+    "less memory than is shared": ["--memory", "100Mi"],
     "too many replicas": ["--replicas", "5", "--max-replicas", "4"],
 }
 
