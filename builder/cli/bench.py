@@ -164,20 +164,40 @@ def bench_command(terminal: Terminal, /, repository: Path, **settings: Any) -> i
         benches = measure.bench(
             repository, endpoint, list(settings["only"]) or None, chosen, progress
         )
-    models = [asdict(bench) for bench in benches]
-    changes = baseline.compare(before["models"], models) if before else []
-    data = {"repository": repository, "host": host(), "models": models}
-    if before:
-        data["compared"] = [asdict(change) for change in changes]
-        data["not_compared"] = baseline.unmatched(before["models"], models)
+    data: dict[str, Any] = {
+        "repository": repository,
+        "host": host(),
+        "models": [asdict(bench) for bench in benches],
+    }
+    changes = _compare(data, before) if before else []
     _record(data, settings["baseline"], repository, settings["record"])
     terminal.result(data, lambda: show(terminal, benches, changes))
     for level in data.get("not_compared", ()):
         terminal.note(f"not compared: {level}: only one of the two runs measured it")
-    if before and not changes:
-        return 2
+    return _exit_code(benches, changes, before is not None)
+
+
+def _compare(data: dict[str, Any], before: dict[str, Any]) -> list[Change]:
+    """The changes since the document `before`. Adds them to `data`, and the levels that only one of
+    the two has.
+    """
+    from builder.bench import baseline
+
+    changes = baseline.compare(before["models"], data["models"])
+    data["compared"] = [asdict(change) for change in changes]
+    data["not_compared"] = baseline.unmatched(before["models"], data["models"])
+    return changes
+
+
+def _exit_code(
+    benches: Sequence[ModelBench], changes: Sequence[Change], compared: bool
+) -> int:
+    from builder.bench import baseline
+
     if any(bench.problem for bench in benches):
         return 1
+    if compared and not changes:
+        return 2
     return 3 if any(change.verdict == baseline.WORSE for change in changes) else 0
 
 

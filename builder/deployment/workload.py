@@ -210,13 +210,8 @@ def workload(repository: Path, settings: Settings) -> Workload:
     shared = _shared_memory(models, copies)
     server = replace(_server(image, plans), shm_bytes=shared)
     require_fit(repository, server)
-    memory = settings.memory or _memory(models, gpus, shared)
-    if memory <= shared:  # which counts as memory of the pod
-        raise UsageError(
-            f"--memory {memory >> 20}Mi is not more than the shared memory of the models,"
-            f" {shared >> 20}Mi",
-            fix=f"leave it out: the estimate is {_memory(models, gpus, shared) >> 20}Mi",
-        )
+    memory = _requested_memory(settings, _memory(models, gpus, shared), shared)
+    changes = settings.control_secret is not None
     stubs = copies * sum(model.instances for model in models if model.is_python)
     return Workload(
         settings,
@@ -229,12 +224,20 @@ def workload(repository: Path, settings: Settings) -> Workload:
         sum(folder_bytes(model.folder) for model in models),
         settings.pending or _pending(models),
         tuple(_warnings(models, plans, server)),
-        tuple(
-            features.container_flags(
-                repository, changes=settings.control_secret is not None
-            )
-        ),
+        tuple(features.container_flags(repository, changes=changes)),
     )
+
+
+def _requested_memory(settings: Settings, estimate: int, shared: int) -> int:
+    """The memory of a pod, which includes its shared memory. Raises UsageError if it is too small."""
+    memory = settings.memory or estimate
+    if memory <= shared:
+        raise UsageError(
+            f"--memory {memory >> 20}Mi is not more than the shared memory of the models,"
+            f" {shared >> 20}Mi",
+            fix=f"leave it out: the estimate is {estimate >> 20}Mi",
+        )
+    return memory
 
 
 def _image(repository: Path, requested: str | None) -> tuple[bool, str]:

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 import torch
 
+from builder import files
 from builder.errors import EngineError
 from builder.graph_types import Graph, Value
 from builder.lowering import fp8, integer_division, ir
@@ -142,7 +143,7 @@ class LoweredGraph:
         """
         data = self.function().save_to_buffer()
         if isinstance(target, str | Path):
-            Path(target).write_bytes(data)
+            files.write(Path(target), data)
         else:
             target.write(data)
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import click
 
+from builder import files
+
 
 @dataclass(frozen=True)
 class PassRecord:
@@ -57,8 +59,8 @@ def write_sequence(trace: Sequence[PassRecord], folder: Path) -> list[Path]:
     """Write the graph before the first pass and after each pass that changed it, as `00-start.txt`,
     `07-fuse- linear.txt`, ...
 
-    Needs a trace with text; the files are UTF-8, one graph each. Other files of an earlier trace
-    are removed. Returns the paths.
+    Needs a trace with text; the files are UTF-8, one graph each, and each is written as a whole.
+    Other files of an earlier trace are removed. Returns the paths. Raises OSError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     pages = {"00-start.txt": trace[0].before if trace else ""}
@@ -67,9 +69,9 @@ def write_sequence(trace: Sequence[PassRecord], folder: Path) -> list[Path]:
         for i, record in enumerate(trace, 1)
         if record.changed
     }
+    for name, text in pages.items():
+        files.write_text(folder / name, text + "\n")
     for former in folder.glob("[0-9][0-9]-*.txt"):
         if former.name not in pages and former.read_bytes().startswith(b"graph("):
             former.unlink()
-    for name, text in pages.items():
-        (folder / name).write_text(text + "\n", encoding="utf-8")
     return [folder / name for name in pages]

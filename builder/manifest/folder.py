@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ def find_models(path: Path) -> list[ModelFiles]:
     `path` is a folder of models, the folder of one model, a model file or a manifest. Raises
     UsageError if the path does not exist or contains no model.
     """
+    _refuse_encoding(path)
     if path.is_symlink() and not path.exists():
         raise UsageError(f"{path} is a link to {path.readlink()}, which does not exist")
     if path.exists() and not (path.is_dir() or path.is_file()):
@@ -68,6 +70,16 @@ def find_models(path: Path) -> list[ModelFiles]:
             fix=f"add TorchScript files or exported programs ({suffixes}), each with a manifest",
         )
     return sorted(models, key=lambda model: model.name)
+
+
+def _refuse_encoding(path: Path) -> None:
+    """Raise UsageError for a path that is not UTF-8 text: torch encodes the names of files so."""
+    text = os.path.abspath(path)
+    if os.fsencode(text) != text.encode("utf-8", "replace"):
+        raise UsageError(
+            f"the path {path} is not UTF-8 text, and torch opens no other",
+            fix="rename the folder, or use a UTF-8 locale, such as LANG=C.UTF-8",
+        )
 
 
 def unread(path: Path) -> list[str]:

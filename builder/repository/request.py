@@ -31,11 +31,7 @@ def unless_unchanged(order: Order, hashes: store.Hashes) -> Order | ModelResult:
     if not order.rebuild and (rolled_back := replaced_by_rollback(order, new_request)):
         number, sidecar = rolled_back
         note = _rollback_note(order, published.number_of(record), number)
-        notes = edits.notes(order.folder, hashes)
-        if notes and order.edits == edits.OVERWRITE:
-            notes.append(
-                "edits of a rolled back model are discarded with --rebuild only"
-            )
+        notes = _notes_of_rolled_back(order, hashes)
         return _unchanged(order, sidecar, (note, *notes), edited=bool(notes))
     order = _keeping_adopted(order, hashes)
     try:
@@ -52,6 +48,13 @@ def unless_unchanged(order: Order, hashes: store.Hashes) -> Order | ModelResult:
         because=reason,
         last=parts,
     )
+
+
+def _notes_of_rolled_back(order: Order, hashes: store.Hashes) -> list[str]:
+    notes = edits.notes(order.folder, hashes)
+    if notes and order.edits == edits.OVERWRITE:
+        notes.append("edits of a rolled back model are discarded with --rebuild only")
+    return notes
 
 
 def _rollback_note(order: Order, served: int, number: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import http.server
 import importlib.metadata
 import itertools
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy
 import pytest
@@ -439,6 +441,19 @@ def test_lower_prints_the_graph_and_the_passes(
     written = json.loads(run("lower", file, *words).stdout)["written"]
     names = {Path(path).name for path in written} | {"12-notes.txt"}
     assert {path.name for path in (tmp_path / "seq").iterdir()} == names
+
+
+def test_full_disk_leaves_the_files_of_an_earlier_lower(
+    small: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["lower", small / "small.pt", "--no-isolate", "--out", tmp_path / "seq"]
+    assert run(*words).exit_code == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "seq").iterdir()}
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=full))
+    result = run(*words)
+    assert result.exit_code == 4 and "seq/00-start.txt" in result.stderr
+    assert {path: path.read_bytes() for path in (tmp_path / "seq").iterdir()} == before
 
 
 def test_lower_stops_at_the_given_pass_and_suggests_close_names(

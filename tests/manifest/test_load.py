@@ -266,6 +266,15 @@ def test_duplicate_model_names_are_refused(
         load(tmp_path)
 
 
+def test_path_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    """torch would fail on it with the signature of one of its functions."""
+    folder = tmp_path / os.fsdecode(b"m\xf6dels")
+    folder.mkdir()
+    with pytest.raises(UsageError, match="is not UTF-8 text") as refused:
+        load(model(folder / "net.pt"))
+    assert "LANG=C.UTF-8" in str(refused.value.fix)
+
+
 def test_model_without_manifest_suggests_init(tmp_path: Path) -> None:
     with pytest.raises(ManifestError, match="trt-build init"):
         load(model(tmp_path / "net.pt", None))

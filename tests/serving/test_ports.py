@@ -30,7 +30,9 @@ def test_port_in_use_is_reported_with_its_flag() -> None:
 def test_equal_ports_are_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with pytest.raises(UsageError, match=f"--http-port and --grpc-port are both {port}"):
+    with pytest.raises(
+        UsageError, match=f"--http-port and --grpc-port are both {port}"
+    ):
         resolve("127.0.0.1", {"--http-port": port, "--grpc-port": port})
 
 

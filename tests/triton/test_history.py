@@ -340,7 +340,9 @@ def test_removal_of_an_ensemble_is_whole(
     there = sorted(path.name for path in repository.iterdir())
     extra = folder / "notes.txt"
     extra.touch()
-    with pytest.raises(UsageError, match="files that trt-build did not write: pair/notes"):
+    with pytest.raises(
+        UsageError, match="files that trt-build did not write: pair/notes"
+    ):
         history.remove(folder)
     extra.unlink()
     rename, moved = Path.rename, []
