@@ -229,7 +229,7 @@ def workload(repository: Path, settings: Settings) -> Workload:
 
 
 def _requested_memory(settings: Settings, estimate: int, shared: int) -> int:
-    """The memory of a pod, which includes its shared memory. Raises UsageError if it is too small."""
+    """The memory of a pod, which includes its shared memory. Raises UsageError."""
     memory = settings.memory or estimate
     if memory <= shared:
         raise UsageError(
