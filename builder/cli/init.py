@@ -79,7 +79,9 @@ def _write_manifest(
         raise guessed
     text = text_of(file.name, guessed, module, _relative_libraries(out, libraries))
     _write(out, text)
-    terminal.result(_data(out, guessed), lambda: _show(terminal, out, text))
+    is_beside = out.with_suffix("").resolve() == file.with_suffix("").resolve()
+    check = command_line("trt-build", "check", out) if is_beside else None
+    terminal.result(_data(out, guessed), lambda: _show(terminal, out, text, check))
 
 
 def _folder(
@@ -277,10 +279,16 @@ def _write(out: Path, text: str) -> None:
     files.write_text(out, text)
 
 
-def _show(terminal: Terminal, out: Path, text: str) -> None:
+def _show(terminal: Terminal, out: Path, text: str, check: str | None) -> None:
+    """Print the manifest, and the command that checks it. A manifest that is not beside its model
+    file is not read.
+    """
     terminal.line(text.rstrip())
     terminal.line()
-    terminal.line(f"written to {out}; trt-build check {out} checks whether it fits")
+    hint = f"{check} checks whether it fits"
+    if check is None:
+        hint = "move it beside the model file, and give it the same name"
+    terminal.line(f"written to {out}; {hint}")
 
 
 def _show_folder(

@@ -88,7 +88,9 @@ def _findings(
     for rule in MODEL_RULES:
         if digests or rule.number != DAMAGED:
             for model in models.values():
-                for message in rule.check(model, models, server):
+                with published.shaped(model.folder):
+                    messages = list(rule.check(model, models, server))
+                for message in messages:
                     yield Finding(
                         rule.number, model.name, message, rule.fix, rule.severity
                     )

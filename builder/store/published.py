@@ -37,6 +37,8 @@ SEAL = "seal"
 """The trt-build.json key for the SHA-256 of all other keys."""
 
 
+FORMAT = 1
+"""The version of trt-build.json."""
 RETIRED = "retired"
 """The trt-build.json key for the steps that are to be removed, with the Unix time since when."""
 DIGITS = 9
@@ -125,8 +127,19 @@ def shaped(folder: Path) -> Iterator[None]:
     raise UsageError(
         f"{folder.name!r} differs from the form that trt-build writes: {reason}",
         where=str(folder),
-        fix="build the model again",
+        fix=_newer(folder) or "build the model again",
     )
+
+
+def _newer(folder: Path) -> str | None:
+    """The fix for a record that a later version wrote. None for other ones."""
+    number = read(folder / SIDECAR).get("format")
+    if isinstance(number, int) and number > FORMAT:
+        return (
+            f"use the trt-build that wrote it: {SIDECAR} has format {number}, and this version"
+            f" reads {FORMAT}"
+        )
+    return None
 
 
 def special(folder: Path) -> Iterator[tuple[Path, str]]:

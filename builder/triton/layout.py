@@ -40,7 +40,6 @@ from builder.versions import package_version
 VERSION = "1"
 RUNTIME = "trt_build_runtime"
 """The package of the Python runtime beside its model.py."""
-FORMAT = 1
 DIGITS = 12
 """The number of hexadecimal digits of the digest in a step's name."""
 
@@ -200,7 +199,7 @@ def _endpoint(
 
 def _common(spec: ModelSpec, message: pb.ModelConfig) -> dict[str, Any]:
     return {
-        "format": FORMAT,
+        "format": published.FORMAT,
         "name": spec.name,
         "precision": spec.precision,
         "tolerance": {

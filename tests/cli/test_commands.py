@@ -24,6 +24,7 @@ from click.testing import Result
 
 from builder.cli.serve import ports
 from builder.manifest import load
+from builder.store import published as records
 from tests.cli.conftest import MANIFEST, Small, TakesList, save, save_small, start
 
 Run = Callable[..., Result]
@@ -279,6 +280,13 @@ def test_list_argument_of_forward_is_refused(
     assert not (tmp_path / "out").exists()
 
 
+def test_record_of_a_later_version_is_reported(published: Path, run: Run) -> None:
+    record = records.read(published / "small" / records.SIDECAR)
+    records.write(published / "small", {**record, "format": 99, "inputs": {"x": "new"}})
+    result = run("doctor", published)
+    assert result.exit_code == 2 and "has format 99, and this version" in result.stderr
+
+
 def test_missing_file_and_empty_folder_are_errors(tmp_path: Path, run: Run) -> None:
     save(Small(), tmp_path / "resnet.pt")
     result = run("repo", tmp_path / "resent.pt", "--out", tmp_path / "out")
@@ -410,6 +418,17 @@ def test_init_does_not_overwrite_a_manifest_without_force(
     assert (small / "small.yaml").read_text() == MANIFEST
     assert run("init", small / "small.pt", "--force").exit_code == 0
     assert entry_names(small) == {"small.pt", "small.yaml"}
+
+
+def test_init_advises_check_only_for_a_manifest_beside_its_model(
+    small: Path, tmp_path: Path, run: Run
+) -> None:
+    file = small / "small.pt"
+    result = run("init", file, "--out", tmp_path / "small.yaml")
+    assert "move it beside the model file" in result.stdout
+    result = run("init", file, "--force")
+    check = f"trt-build check {small / 'small.yaml'} checks whether it fits"
+    assert check in result.stdout
 
 
 def test_init_adds_no_second_manifest(small: Path, run: Run) -> None:
