@@ -195,10 +195,19 @@ def show(terminal: Terminal, outcomes: Sequence[Outcome], out: Path) -> None:
         terminal.line(f"nothing is published: {failed} of {len(outcomes)} failed")
     for target, count in sorted(counts.items()):
         terminal.line(f"{counted(count, 'model')} in {out / target}")
-    if len(counts) > 1 and not terminal.quiet:
-        folders = [out / target for target in sorted(counts)]
+    folders = [out / target for target in sorted(counts)]
+    if len(folders) > 1 and not terminal.quiet and any(map(has_plans, folders)):
         merge = command_line("trt-build", "merge", *folders, "--out", "MERGED")
-        terminal.line(f"next: {merge}, where Triton loads the plans")
+        terminal.line(f"next: {merge}")
+
+
+def has_plans(repository: Path) -> bool:
+    """Whether Triton itself loads a plan of the repository. Only such models can be merged."""
+    from builder.store import published
+
+    folders = published.recorded_folders(repository)
+    records = (published.read(folder / published.SIDECAR) for folder in folders)
+    return any(record.get("serve_as") == "tensorrt_plan" for record in records)
 
 
 def _row(outcome: Outcome) -> list[str]:

@@ -1,12 +1,19 @@
-"""The table of running tasks."""
+"""The table of running tasks, and the output of a finished run."""
 
 from __future__ import annotations
 
 import io
+from pathlib import Path
+from typing import Any
 
+import pytest
 from rich.console import Console
 
-from builder.cli.repo_farm import MOST_ROWS, Running
+from builder.cli.repo_farm import MOST_ROWS, Running, show
+from builder.cli.terminal import Terminal
+from builder.farm import Outcome
+from builder.triton import publish
+from tests.triton.artifacts import TENSORRT, scorer
 
 
 def visible_rows(running: Running) -> list[list[str]]:
@@ -36,3 +43,24 @@ def test_table_counts_omitted_tasks() -> None:
         running(f"task{number}", "started on here")
     assert len(visible_rows(running)) == MOST_ROWS + 2
     assert visible_rows(running)[-1] == ["and", "3", "more"]
+
+
+@pytest.mark.parametrize(
+    ("model", "advised"),
+    [
+        ({"serve_as": "tensorrt_plan", "facts": TENSORRT, "plan": b"plan"}, True),
+        ({"serve_as": "python"}, False),
+    ],
+)
+def test_merge_is_advised_only_for_plans_that_triton_loads(
+    model: dict[str, Any],
+    advised: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    targets = ("ada", "hopper")
+    for target in targets:
+        publish(scorer(**model), tmp_path / target)
+    outcomes = [Outcome("scorer", target, published="published") for target in targets]
+    show(Terminal(), outcomes, tmp_path)
+    assert ("next: trt-build merge" in capsys.readouterr().out) == advised
