@@ -123,10 +123,13 @@ def _runner(recorded: stages.Recorded, order: Order) -> tuple[Runner, tuple[str,
     assert isinstance(artifact, ModelArtifact)
     runner = Runner(artifact, engines=on_gpu)
     warnings = tuple(map(_reworded, checked.warnings))
-    if on_gpu and (problem := _problem(runner, recorded.goldens, artifact.spec)):
-        warning = f"torch runs the whole module: {problem}"
-        return Runner(artifact), (*warnings, warning)
-    return runner, warnings
+    problem: str | None = "no CUDA device found"
+    if on_gpu:
+        problem = _problem(runner, recorded.goldens, artifact.spec)
+    if problem is None:
+        return runner, warnings
+    warning = f"torch runs the whole module: {problem}"
+    return Runner(artifact), (*warnings, warning)
 
 
 class CompiledModule(torch.nn.Module):

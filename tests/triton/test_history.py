@@ -336,7 +336,7 @@ def test_removal_of_an_ensemble_is_whole(
     repository: Path, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
     """If one of its renames fails, nothing is removed. A killed one is finished by the next."""
-    folder = publish_ensemble(pair(1), repository)
+    folder = publish(pair(1), repository)
     there = sorted(path.name for path in repository.iterdir())
     extra = folder / "notes.txt"
     extra.touch()
