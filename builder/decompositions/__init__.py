@@ -21,8 +21,16 @@ from builder.decompositions.registry import (
     Number,
     decomposition,
 )
+from builder.decompositions.torchscript import graph as graph_of_function
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["DECOMPOSITIONS", "Condition", "Decomposition", "Number", "decomposition"]
+__all__ = [
+    "DECOMPOSITIONS",
+    "Condition",
+    "Decomposition",
+    "Number",
+    "decomposition",
+    "graph_of_function",
+]

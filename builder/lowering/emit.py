@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from builder.decompositions import graph_of_function
 from builder.graph_types import Graph, Node, Type, Value
 from builder.lowering import ir
 
@@ -40,6 +41,12 @@ class Emit:
         ]
         types = [type] if type else ()
         return ir.insert(self.graph, kind, values, self.at, types, self.origin).output()
+
+    def call(self, function: Callable[..., object], *values: Value) -> Value:
+        """The result of a Python function of tensors and numbers, as nodes."""
+        with ir.inserting(self.graph, self.at):
+            (result,) = self.graph.insertGraph(graph_of_function(function), values)
+        return result
 
     def list(self, values: Sequence[Value], element: Type) -> Value:
         """A list built of values."""

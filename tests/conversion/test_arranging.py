@@ -117,6 +117,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "diag of a vector": (lambda x: x.diag(1), (3,)),
     "diag of a matrix": (lambda x: x.diag(-1), (3, 3)),
     "block_diag": (lambda x: torch.block_diag(x, x[0], x[:, :1].T, x[0, 0]), (2, 3)),
+    "fill_diagonal_": (lambda x: (x * 2).fill_diagonal_(1.5), (5, 3)),
+    "fill_diagonal_ of equal axes": (lambda x: (x * 2).fill_diagonal_(1), (2, 2, 2)),
     "triu": (lambda x: x.triu(), (3, 4)),
     "triu above": (lambda x: x.triu(2), (2, 3, 4)),
     "triu below": (lambda x: x.triu(-1), (4, 3)),

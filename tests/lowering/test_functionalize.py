@@ -310,7 +310,19 @@ def written_without_gradient(x: Tensor) -> tuple[Tensor, Tensor]:
     return y, z
 
 
+def diagonals(x):
+    y = (x * 3).int()
+    y.t().fill_diagonal_(1.5)
+    tall = torch.cat([x, x, x, x]).fill_diagonal_(2, wrap=True)
+    cube = x.new_zeros(3, 3, 3)
+    for i in range(x.size(0)):
+        cube.fill_diagonal_(i + 2)
+        cube[i, :, i:].fill_diagonal_(i - 3)
+    return y, tall, cube
+
+
 SUPPORTED = [
+    diagonals,
     written_without_gradient,
     slice_assignment,
     view_sees_write_to_base,
@@ -451,6 +463,15 @@ def test_undecidable_writes_are_refused_with_source_line(
     with pytest.raises(LoweringError, match="aten::add_ writes in place") as caught:
         builder.lower(torch.jit.script(function).graph)
     assert "test_functionalize.py" in caught.value.where and "clone" in caught.value.fix
+
+
+def wrapped_diagonal_of_a_view(x):
+    return torch.cat([x, x, x])[:, :2].fill_diagonal_(1, wrap=True)
+
+
+def test_wrapped_diagonal_of_a_view_is_refused() -> None:
+    with pytest.raises(LoweringError, match="depend on strides"):
+        builder.lower(torch.jit.script(wrapped_diagonal_of_a_view).graph)
 
 
 def test_write_to_constant_is_refused() -> None:

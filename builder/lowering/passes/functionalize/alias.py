@@ -61,6 +61,11 @@ class Alias:
     born: int = 0
     siblings: Sequence[Alias] = ()
 
+    @property
+    def may_share(self) -> bool:
+        """Whether this may be a view of a larger tensor."""
+        return self.parent is not None or bool(self.storage.linked)
+
 
 State = tuple[Any, int, Items | None, tuple[int, ...]]
 

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from builder.graph_types import Node, Value
 from builder.lowering import ir
@@ -46,10 +47,41 @@ def _zero(emit: Emit, node: Node, old: Value) -> Value:
     return emit.op("aten::zeros_like", old, None, None, None, None, None)
 
 
+def _fill_diagonal(emit: Emit, node: Node, old: Value) -> Value:
+    _, value, wrap = ir.inputs(node)
+    filled = emit.op("aten::full_like", old, value, None, None, None, None, None)
+    diagonal = emit.call(_on_main_diagonal, old, wrap)
+    return emit.op("aten::where", diagonal, filled, old)
+
+
+def depends_on_strides(node: Node) -> bool:
+    """Whether the elements that a node writes depend on the strides of a view. PyTorch continues a
+    wrapped diagonal by strides, which may leave the view.
+    """
+    wraps = node.kind() == "aten::fill_diagonal_"
+    return wraps and ir.constant(node.inputsAt(2)) is not False
+
+
+def _on_main_diagonal(x: Tensor, wrap: bool) -> Tensor:
+    """True where all indices are equal, which is at multiples of the sum of the strides. With
+    `wrap`, the diagonal of a tall matrix starts again below its last column.
+    """
+    step = 1
+    for size in x.size()[1:]:
+        step = step * size + 1
+    positions = torch.arange(x.numel(), device="cpu")
+    diagonal = positions % step == 0
+    if not wrap:
+        first_square = positions < step * x.size(-1)
+        diagonal = torch.logical_and(diagonal, first_square)
+    return diagonal.reshape(x.size())
+
+
 _SPECIAL: dict[str, Callable[[Emit, Any, Any], Any]] = {
     "aten::copy_": _copy,
     "aten::fill_": _fill,
     "aten::zero_": _zero,
+    "aten::fill_diagonal_": _fill_diagonal,
 }
 
 

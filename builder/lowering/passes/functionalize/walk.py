@@ -231,6 +231,8 @@ class Walk:
         self.refresh(node, ir.inputs(node))
         if node.kind() in VIEWS_IN_PLACE:
             return self._view_in_place(node, alias, old)
+        if inplace.depends_on_strides(node) and alias.may_share:
+            raise cannot(node, "the elements that it writes depend on strides")
         new = inplace.result(memory.emit, node, old)
         if new is None:
             raise cannot(node, "has no out-of-place variant")
