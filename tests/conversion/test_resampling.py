@@ -187,6 +187,18 @@ def test_grid_sample(mode: str, padding: str, align: bool) -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_grid_sample_of_half_is_refused(dtype: torch.dtype) -> None:
+    inputs = torch.randn(1, 3, 6, 7), torch.rand(1, 4, 5, 2)
+
+    def sample(x: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+        return F.grid_sample(x, grid, align_corners=False)
+
+    with pytest.raises(UnsupportedOperators, match="sample in float32"):
+        check(sample, *(tensor.to(dtype) for tensor in inputs))
+    check(lambda x, g: sample(x.float(), g.float()).to(dtype), *inputs, compile=False)
+
+
 def test_grid_sample_of_volume_converts_or_is_refused() -> None:
     x, grid = torch.randn(2, 3, 4, 5, 6), torch.rand(2, 3, 4, 5, 3) * 2 - 1
     try:

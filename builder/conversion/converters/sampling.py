@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import torch
 
 from builder.conversion.arguments import dynamic_value
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar, Size
+from builder.conversion.layers import HALVES
 from builder.conversion.registry import converter
 from builder.engine import ITensor, trt
 
@@ -16,12 +18,22 @@ GRID_MODES = ("LINEAR", "NEAREST", "CUBIC")
 GRID_PADDING = ("FILL", "CLAMP", "REFLECT")
 
 
+def _half(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
+    if ctx.policy_half or ctx.dtype(call.input) not in HALVES:
+        return None
+    return (
+        "PyTorch rounds positions in the image to half precision on the CPU, and TensorRT does"
+        " not: sample in float32"
+    )
+
+
 @converter(
     *(
         f"aten::{name}(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool"
         " align_corners) -> Tensor"
         for name in ("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
-    )
+    ),
+    when=_half,
 )
 def grid_sampler(
     ctx: ConversionContext,
