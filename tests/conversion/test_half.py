@@ -77,8 +77,11 @@ def test_remainders_round_the_number_and_quotients_do_not(dtype: torch.dtype) ->
             torch.fmod(x, 0.1),
             torch.div(x, 0.1, rounding_mode="floor"),
             torch.div(x, 0.1, rounding_mode="trunc"),
+            7.3 % x,
         ),
         x,
+        rtol=0,
+        atol=0,
     )
 
 
@@ -95,14 +98,30 @@ def test_truncated_quotients_by_tensors_are_rounded_to_half(dtype: torch.dtype) 
     check(truncated_quotient, rows * 300, rows, dynamic={0: {0: "n"}, 1: {0: "n"}})
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_floored_quotients_of_tensors_round_each_step(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, divisors = (torch.randn(4000, generator=generator).to(dtype) for _ in "xy")
+    special = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 7, -0.3, 6e-8])
+    x = torch.cat([x * 50, *special.to(dtype).expand(8, 8)])
+    divisors = torch.cat([divisors, *special.to(dtype)[:, None].expand(8, 8)])
+
+    def floored(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        return x // y, x[:9] // y[4:5], x[-3] // y[:64], 7.3 // y
+
+    check(floored, x, divisors, rtol=0, atol=0, compile=dtype == torch.float16)
+
+
 def truncated_quotient(x: Tensor, y: Tensor) -> Tensor:
     return torch.div(x, y, rounding_mode="trunc")
 
 
-def test_truncated_quotients_by_one_or_several_numbers_are_refused() -> None:
+def test_rounded_quotients_by_one_or_several_numbers_are_refused() -> None:
     x, divisors = torch.ones(4).half(), torch.ones(2).half()
     with pytest.raises(UnsupportedOperators, match="may have one or several"):
         convert(truncated_quotient, (x[:1], divisors), dynamic={1: {0: "n"}})
+    with pytest.raises(UnsupportedOperators, match="may have one or several"):
+        convert(lambda x, y: x // y, (x[:1], divisors), dynamic={1: {0: "n"}})
     with pytest.raises(UnsupportedOperators, match="may have one or several"):
         convert(lambda x: truncated_quotient(x, divisors[:1].expand(4)), (x,))
     with pytest.raises(UnsupportedOperators, match="may have one or several"):

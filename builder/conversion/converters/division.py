@@ -81,14 +81,55 @@ def _truncated_half(
     """The quotient in half precision, truncated. By a number, PyTorch truncates the quotient in
     float32. By a tensor, it rounds the quotient to half before.
     """
-    by_number = ctx.policy_half == dtype or _has_one_element(ctx, other)
+    rounds = _rounds_quotients(ctx, other, dtype)
     (x,) = ctx.operands(x, dtype=dtype)
-    if not by_number:
+    if rounds:
         (other,) = ctx.operands(other, dtype=dtype)
     quotient = ctx.elementwise("DIV", *ctx.operands(x, other, dtype=torch.float32))
-    if not by_number:
-        quotient = ctx.cast(ctx.cast(quotient, dtype), torch.float32)
+    if rounds:
+        quotient = _round(ctx, quotient, dtype)
     return ctx.cast(truncated(ctx, quotient), dtype)
+
+
+def _round(ctx: ConversionContext, x: ITensor, dtype: torch.dtype) -> ITensor:
+    """x, which is float32, rounded to another dtype."""
+    return ctx.cast(ctx.cast(x, dtype), torch.float32)
+
+
+def _rounds_quotients(
+    ctx: ConversionContext, divisor: Operand, dtype: torch.dtype
+) -> bool:
+    """Whether PyTorch rounds each step of a division to `dtype`: for half precision, unless the
+    divisor is a number.
+    """
+    if dtype not in HALVES or ctx.policy_half == dtype:
+        return False
+    return not _has_one_element(ctx, divisor)
+
+
+def _floored_half(
+    ctx: ConversionContext, x: Operand, other: Operand, dtype: torch.dtype
+) -> ITensor:
+    """The floored quotient of half tensors: (x - x fmod other) / other, with the steps and the
+    roundings of PyTorch.
+    """
+    x, other = ctx.operands(x, other, dtype=dtype)
+    rest = fmod(ctx, x, other)
+    a, b, rest = ctx.operands(x, other, rest, dtype=torch.float32)
+    multiple = _round(ctx, ctx.elementwise("SUB", a, rest), dtype)
+    quotient = _round(ctx, ctx.elementwise("DIV", multiple, b), dtype)
+    one = ctx.like_scalar(quotient, 1.0)
+    signs = [ctx.unary("SIGN", tensor) for tensor in (rest, b)]
+    below = less(ctx, ctx.elementwise("PROD", *signs), 0.0)
+    smaller = _round(ctx, ctx.elementwise("SUB", quotient, one), dtype)
+    quotient = choose(ctx, below, smaller, quotient)
+    floor = ctx.unary("FLOOR", quotient)
+    above = ctx.elementwise("SUB", quotient, floor)
+    floor = choose(
+        ctx, less(ctx, 0.5, above), ctx.elementwise("SUM", floor, one), floor
+    )
+    by_zero = equal(ctx, b, 0.0)
+    return ctx.cast(choose(ctx, by_zero, ctx.elementwise("DIV", a, b), floor), dtype)
 
 
 def _has_one_element(ctx: ConversionContext, divisor: Operand) -> bool:
@@ -104,7 +145,7 @@ def _has_one_element(ctx: ConversionContext, divisor: Operand) -> bool:
     several = any(span is not None and span[0] > 1 for span in spans)
     if not several or _is_repeated(ctx, divisor):
         raise Unconvertible(
-            "PyTorch rounds the truncated quotient of half precision differently if the"
+            "PyTorch rounds a quotient of half precision differently if the"
             " divisor has one element, and the divisor may have one or several",
             "divide in float32",
         )
@@ -133,6 +174,9 @@ def floored_quotient(ctx: ConversionContext, x: Operand, other: Operand) -> ITen
     other = as_number(ctx, x, other)
     if power_of_two(other):
         quotient = floor_layer(ctx, x, other)
+    elif _rounds_quotients(ctx, other, dtype):
+        x = rounded(x, dtype)
+        quotient = _floored_half(ctx, x, other, dtype)
     else:
         quotient = ctx.cast(floored(ctx, x, other)[0], dtype)
     if isinstance(x, int | float) and math.isfinite(x):
@@ -193,6 +237,7 @@ def remainder(ctx: ConversionContext, x: Operand, other: Operand) -> ITensor:
     if not dtype.is_floating_point:
         return remainder_of(ctx, x, other, floor_layer(ctx, x, other))
     other = rounded(as_number(ctx, x, other), dtype)
+    x = rounded(x, dtype)
     if not power_of_two(other):
         return ctx.cast(floored(ctx, x, other)[1], dtype)
     if dtype == torch.float16:  # the quotient by a fraction may exceed its range
@@ -212,13 +257,13 @@ def as_number(ctx: ConversionContext, x: Operand, divisor: Operand) -> Operand:
     return divisor
 
 
-def rounded(divisor: Operand, dtype: torch.dtype) -> Operand:
-    """The divisor; a number is rounded to half precision, as PyTorch's remainders do. Its quotients
-    use the number as it is.
+def rounded(operand: Operand, dtype: torch.dtype) -> Operand:
+    """The operand; a number is rounded to half precision, as PyTorch's remainders do. Quotients
+    by a number use it as it is.
     """
-    if dtype in HALVES and isinstance(divisor, int | float):
-        return torch.tensor(divisor, dtype=dtype).item()
-    return divisor
+    if dtype in HALVES and isinstance(operand, int | float):
+        return torch.tensor(operand, dtype=dtype).item()
+    return operand
 
 
 def remainder_of(
