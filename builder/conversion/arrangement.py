@@ -188,6 +188,13 @@ class Arrangement(Lengths):
         for FILL. Raises Unconvertible for a mode that loop bodies do not support.
         """
         strides = strides or [1] * len(sizes)
+        # TensorRT refuses the start of an empty slice that is outside the tensor
+        starts = [
+            0 if size == 0 else at for at, size in zip(starts, sizes, strict=True)
+        ]
+        strides = [
+            1 if size == 0 else by for by, size in zip(strides, sizes, strict=True)
+        ]
         dtype = tensor.dtype.name
         # bools, as integers
         if mode is not None and not self.capabilities.takes(f"SLICE.{mode}", dtype):

@@ -5,6 +5,7 @@ quantiles, medians, modes.
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -45,7 +46,7 @@ def nanmean(
 
 
 def areas_of_equal_steps(y: Tensor, dim: int) -> Tensor:
-    n = y.size(dim) - 1
+    n = max(y.size(dim) - 1, 0)
     return torch.narrow(y, dim, 1, n) + torch.narrow(y, dim, 0, n)
 
 
@@ -53,7 +54,7 @@ def areas_of_steps(y: Tensor, x: Tensor, dim: int) -> Tensor:
     at = x
     if x.dim() == 1 and y.dim() > 1:
         at = x.reshape(along(y, dim))
-    n = y.size(dim) - 1
+    n = max(y.size(dim) - 1, 0)
     areas = areas_of_equal_steps(y, dim)
     return areas * (torch.narrow(at, dim, 1, n) - torch.narrow(at, dim, 0, n))
 
@@ -297,7 +298,13 @@ def median_along(self: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]
     return without_axis(value, position, dim, keepdim)
 
 
-@decomposition("aten::median(Tensor self) -> Tensor", note=TIES)
+def not_empty(call: SimpleNamespace) -> str | None:
+    if 0 in tuple(getattr(call.self, "shape", ())):
+        return "the median of an empty tensor is undefined"
+    return None
+
+
+@decomposition("aten::median(Tensor self) -> Tensor", when=not_empty, note=TIES)
 def median(self: Tensor) -> Tensor:
     """the lower of the middle values, or NaN if one is among them"""
     return torch.median(self.reshape([-1]), 0)[0]
@@ -327,7 +334,7 @@ def nanmedian_along(self: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tens
     return without_axis(value, position, dim, keepdim)
 
 
-@decomposition("aten::nanmedian(Tensor self) -> Tensor", note=TIES)
+@decomposition("aten::nanmedian(Tensor self) -> Tensor", when=not_empty, note=TIES)
 def nanmedian(self: Tensor) -> Tensor:
     """the median of the elements that are not NaN"""
     return torch.nanmedian(self.reshape([-1]), 0)[0]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from builder.errors import UnsupportedOperators
 from tests.conversion.harness import check
 
 SUMS = 1e-5
@@ -179,6 +180,26 @@ def test_any_and_all_of_empty_tensors(shape: tuple[int, ...]) -> None:
         ),
         x,
     )
+
+
+@pytest.mark.parametrize("shape", [(0,), (3, 0)])
+def test_scans_of_empty_tensors(shape: tuple[int, ...]) -> None:
+    check(
+        lambda x: (
+            x.flip(-1),
+            x.diff(),
+            torch.trapezoid(x),
+            torch.cumulative_trapezoid(x, x),
+        ),
+        torch.zeros(shape),
+    )
+
+
+@pytest.mark.parametrize("function", [torch.median, torch.nanmedian])
+def test_median_of_an_empty_tensor_is_refused(function: Callable[..., Any]) -> None:
+    for x in (torch.zeros(0), torch.zeros(2, 0).int()):
+        with pytest.raises(UnsupportedOperators, match="empty tensor"):
+            check(lambda x: function(x), x)
 
 
 def test_empty_lists_are_all_axes() -> None:
