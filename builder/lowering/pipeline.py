@@ -37,6 +37,7 @@ from builder.lowering.passes.decompose import (
     view_to_reshape,
 )
 from builder.lowering.passes.dtypes import fold_known_facts, remove_casts
+from builder.lowering.passes.embeddings import renormalize_embeddings
 from builder.lowering.passes.environment import (
     fold_string_lengths,
     refuse_nested_tensors,
@@ -102,6 +103,7 @@ PIPELINE: tuple[Pass, ...] = (
     remove_dropout,  # before functionalize: dropout returns its input
     # before functionalize: an observer declares a write, and a disabled one does not write
     unify_fake_quantize,
+    renormalize_embeddings,  # before functionalize: it writes a constant
     functionalize,
     fold_string_lengths,
     torch_passes.propagate_constants,  # conditions on the content of a list are static now

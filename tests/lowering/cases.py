@@ -423,6 +423,11 @@ def silu_and_relu(x):
     return torch.relu(torch.nn.functional.silu(x))
 
 
+def embedding_with_max_norm(index, weight):
+    torch.embedding_renorm_(weight.detach(), index, 1.0, 2.0)
+    return torch.embedding(weight, index)
+
+
 def fake_quantize(x, scale, zero_point):
     return torch.fake_quantize_per_tensor_affine(x, scale, zero_point, 0, 255)
 
@@ -680,6 +685,14 @@ CASES = (
         ("Float(1",),
         ("float = prim::Constant[value=0.25]", "fake_quantize_per_tensor_affine"),
         (torch.tensor([0.25]), torch.tensor([3], dtype=torch.int32)),
+    ),
+    Case(
+        "renormalize-embeddings",
+        embedding_with_max_norm,
+        (torch.tensor([[0, 2], [1, 2]]),),
+        ("embedding_renorm_",),
+        ("aten::embedding",),
+        (floats(3, 4),),
     ),
     Case("functionalize", in_place, (_X,), ("copy_",), ("aten::cat",)),
     Case(

@@ -111,6 +111,11 @@ CORNER_CASES: dict[str, list[Inputs]] = {
         (_ints(torch.int64, 3, 4),),
     ],
     "eliminate-common-subexpressions": _elementwise(_HALF, _DOUBLE),
+    "renormalize-embeddings": [
+        (torch.tensor(1),),
+        (torch.tensor([0], dtype=torch.int32),),
+        (torch.zeros(0, 2, dtype=torch.int64),),
+    ],
     "unify-fake-quantize": [
         (torch.tensor(1.7),),
         (floats(2, 3, 4) * 100,),

@@ -7,11 +7,13 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 import builder
 from builder.errors import LoweringError
@@ -477,6 +479,45 @@ def test_wrapped_diagonal_of_a_view_is_refused() -> None:
 def test_write_to_constant_is_refused() -> None:
     with pytest.raises(LoweringError, match="changes a constant"):
         builder.lower(torch.jit.script(_weight_plus).graph, params=[torch.ones(4)])
+
+
+class _Renormalized(torch.nn.Module):
+    def __init__(self, read: str = "") -> None:
+        super().__init__()
+        self.read = read
+        self.words = torch.nn.Embedding(4, 3, max_norm=0.5)
+        self.groups = torch.nn.Embedding(4, 3, max_norm=0.7, norm_type=1.0)
+        self.groups.weight = (
+            self.words.weight if read == "shared" else self.groups.weight
+        )
+
+    def forward(self, index: Tensor) -> Tensor:
+        words = self.words(index)
+        if self.read == "weight":
+            return F.linear(words, self.words.weight)
+        if self.read == "before":
+            words = F.embedding(3 - index, self.words.weight)
+        if self.read == "written":
+            words = words + F.embedding(index.fill_(3), self.words.weight)
+        return words + self.groups(index) * self.words(3 - index)
+
+
+def test_rows_of_embeddings_are_renormalized_once() -> None:
+    module = _Renormalized().eval()
+    indices = torch.tensor([1, 0, 1]), torch.tensor([3, 2])
+    traced = torch.jit.trace(deepcopy(module), indices[:1], check_trace=False)
+    lowered = builder.lower(traced)
+    for index in (*indices, *indices):
+        torch.testing.assert_close(lowered.run(index)[0], module(index))
+
+
+@pytest.mark.parametrize("read", ["shared", "weight", "before", "written"])
+def test_renormalized_weights_with_other_readers_are_refused(read: str) -> None:
+    index = torch.tensor([1, 0, 1])
+    traced = torch.jit.trace(_Renormalized(read).eval(), index, check_trace=False)
+    with pytest.raises(LoweringError, match="embedding_renorm_") as caught:
+        builder.lower(traced)
+    assert "set its max_norm to None" in caught.value.fix
 
 
 def _module_with_state(line: str) -> torch.jit.ScriptModule:

@@ -25,8 +25,13 @@ _TRAINING = {"aten::batch_norm": 5, "aten::instance_norm": 5, "aten::dropout": 2
 """The argument that is true in a trace of a module in training mode."""
 
 
-def _fix_of_constant(graph: Graph) -> str:
+def _fix_of_constant(graph: Graph, node: Node) -> str:
     """What to do about a write to a constant of the model."""
+    if node.kind() == "aten::embedding_renorm_":
+        return (
+            "renormalize the embedding's weight once with torch.renorm, and set its max_norm to"
+            " None"
+        )
     if any(
         ir.constant(node.inputsAt(_TRAINING[node.kind()])) is True
         for node in ir.nodes_of(graph, *_TRAINING)
@@ -262,7 +267,7 @@ class Memory:
                 "changes a constant of the model, which would stay changed for the next"
                 " request"
             )
-            raise cannot(node, problem, _fix_of_constant(self.graph))
+            raise cannot(node, problem, _fix_of_constant(self.graph, node))
         emit = self.emit
         version = self.journal.tick()
         storage = alias.storage
