@@ -518,6 +518,41 @@ class Breaks(nn.Module):
         return x, count
 
 
+class Returned(torch.nn.Module):
+    def first(self, x: Tensor, least: float) -> tuple[Tensor, int]:
+        for i in range(x.size(0)):
+            row = x[i] * 2
+            if bool(row.sum() > least):
+                return row.half(), i
+            x = x + 0.25
+        return x[-1].half(), -1
+
+    def pair(self, x: Tensor) -> Tensor:
+        for i in range(x.size(0)):
+            for j in range(x.size(1)):
+                if bool(x[i, j] > 1):
+                    return x * j > 0
+        return x > 0
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        row, i = self.first(x, 3.0)
+        other, j = self.first(-x, 0.5)
+        return (row - other) * (i + 2 * j), self.pair(x)
+
+
+@pytest.mark.parametrize("dynamic", [{}, {0: {0: "n", 1: "m"}}])
+@pytest.mark.skipif(
+    not capabilities.current().strongly_typed,
+    reason="8.6 has no conditionals in loops",
+)
+def test_return_inside_a_loop(dynamic: dict[int, dict[int, str]]) -> None:
+    samples = [torch.randn(4, 3) * scale for scale in (0.1, 1, 4, -2)]
+    more = [(x,) for x in samples]
+    if dynamic:
+        more += [(torch.randn(size),) for size in ((1, 1), (7, 2), (2, 5))]
+    check(Returned(), torch.zeros(4, 3), dynamic=dynamic, more=more)
+
+
 def test_loop_with_data_dependent_break() -> None:
     """The condition is known for the first iteration only. Such a loop used to be unrolled to that
     point and refused.
@@ -614,7 +649,7 @@ def text_of_loop(x: Tensor) -> Tensor:
 def returned_by_loop(x: Tensor) -> Tensor:
     for i in range(x.size(0)):
         if bool(x[i] > 5):
-            return x * (i + 2)
+            return torch.cat([x, x])
     return x
 
 
@@ -683,7 +718,10 @@ def dtypes_of_branch(x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (returned_by_loop, "the loop sets a value on some paths only"),
+        (
+            returned_by_loop,
+            "leaves one of its values unset, and its shape is known only",
+        ),
         (none_before_loop, "the loop-carried value %best.* is None before the loop"),
         (none_of_branch, "decides at run time whether %mask.* is None"),
         (lists_of_branch, "decides what one of its values is"),

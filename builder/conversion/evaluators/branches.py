@@ -182,7 +182,9 @@ def _merge(
         other = no if yes is UNSET else yes
         if _is_static(other):
             return other
-        unset = _zeros_for_unset(ctx, conditional, other)
+        unset = zeros_for_unset(ctx, other)
+        if unset is not UNSET:
+            unset = _gate(ctx, conditional)(unset)
         yes, no = (unset, no) if yes is UNSET else (yes, unset)
     if any(
         value is None or isinstance(value, nested.UNRETURNABLE) for value in (yes, no)
@@ -240,9 +242,9 @@ def _unmerged(yes: object, no: object, described: str) -> Unconvertible:
     )
 
 
-def _zeros_for_unset(ctx: ConversionContext, conditional: Any, other: Any) -> Any:
-    """Zeros of the dtype and shape of `other`, a tensor of the other block, for a block that leaves
-    its output unset. UNSET for other values, and if the shape is known in that block only.
+def zeros_for_unset(ctx: ConversionContext, other: Any) -> Any:
+    """Zeros of the dtype and shape of `other`, a tensor inside a block, for a path that leaves it
+    unset. UNSET for other values, and if the shape is known in that block only.
     """
     if not is_tensor(other):
         return UNSET
@@ -250,8 +252,7 @@ def _zeros_for_unset(ctx: ConversionContext, conditional: Any, other: Any) -> An
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes):
         return UNSET
-    zeros = ctx.tensor(filled(ctx, known, 0, ctx.dtype(other)))
-    return _gate(ctx, conditional)(zeros)
+    return ctx.tensor(filled(ctx, known, 0, ctx.dtype(other)))
 
 
 def _owned(ctx: ConversionContext, tensor: ITensor) -> ITensor:

@@ -14,11 +14,12 @@ from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters.arranging import flipped
 from builder.conversion.converters.sequences import course, scalar_tensor
 from builder.conversion.dynamic import DynamicScalar, Size, expression
+from builder.conversion.evaluators.branches import zeros_for_unset
 from builder.conversion.facts import is_tensor
 from builder.conversion.layers import computed_in, copy_facts
 from builder.conversion.lists import TensorList, cat
 from builder.conversion.registry import evaluator
-from builder.conversion.values import Scalar, Tensor, Unset
+from builder.conversion.values import UNSET, Scalar, Tensor
 from builder.conversion.walker import MISSING
 from builder.engine import ITensor, trt
 from builder.graph_types import Block, Node, Value
@@ -244,6 +245,8 @@ def _carried(
         return _Growing(ctx, layer, value, count, at_the_end=is_parameter[0])
     if count is not None and (axis := _joined_axis(parameter, output)) is not None:
         return _Lengthening(ctx, layer, value, count, axis)
+    if value is UNSET and output.debugName() != parameter.debugName():
+        return _Returned(ctx, layer, parameter.debugName())
     return _Carried(ctx, layer, value, parameter, output)
 
 
@@ -431,6 +434,44 @@ class _Carried:
         return self._value(copy_facts(self.ctx, self.start, output))
 
 
+class _Returned:
+    """A value that is unset before the loop and that no iteration reads, such as that of `return`
+    inside the loop. It starts as zeros.
+    """
+
+    def __init__(self, ctx: ConversionContext, layer: Any, name: str) -> None:
+        self.ctx = ctx
+        self.layer = layer
+        self.name = name
+        self.inside = self.start = UNSET
+
+    def follow(self, value: Any) -> None:
+        """Set the value after this iteration. Refuses one whose shape is known in the loop only."""
+        if value is UNSET:
+            return
+        if is_tensor(value) or isinstance(value, torch.Tensor):
+            (value,) = nested.widened(self.ctx, self.ctx.tensor(value))
+        self.start = zeros_for_unset(self.ctx, value)
+        if self.start is UNSET:
+            described = nested.named(self.name, "a value")
+            raise Unconvertible(
+                f"the loop sets {described} on some paths only, as `return` inside a loop does, and"
+                " its shape is not known before the loop",
+                "set it before the loop, and return it after the loop",
+            )
+        self.recurrence = self.layer.add_recurrence(self.start)
+        self.recurrence.set_input(1, value)
+
+    def last(self) -> Any:
+        """The value after the last iteration."""
+        if self.start is UNSET:
+            return UNSET
+        output = self.layer.add_loop_output(
+            self.recurrence.get_output(0), trt.LoopOutput.LAST_VALUE, 0
+        ).get_output(0)
+        return copy_facts(self.ctx, self.start, output)
+
+
 def _uncarried(value: object, name: str) -> Unconvertible:
     """The refusal of a value that an ILoop cannot carry."""
     if isinstance(value, list | TensorList):
@@ -438,11 +479,6 @@ def _uncarried(value: object, name: str) -> Unconvertible:
             f"a loop with a dynamic trip count changes {nested.named(name, 'a list')}: it may"
             " only append one tensor per iteration, read no element, and not end early",
             "write the tensors to y[i] = ..., or use a loop with a fixed trip count",
-        )
-    if isinstance(value, Unset):
-        return Unconvertible(
-            "the loop sets a value on some paths only, as `return` inside a loop does",
-            "set it before the loop, and return it after the loop",
         )
     described = nested.named(name, "a loop-carried value", "the loop-carried value ")
     if value is None:
