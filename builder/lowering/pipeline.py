@@ -56,6 +56,7 @@ from builder.lowering.passes.merging import (
     eliminate_common_subexpressions,
     pool_constants,
 )
+from builder.lowering.passes.optionals import split_optionals
 from builder.lowering.passes.outputs import flatten_outputs
 from builder.lowering.passes.pad import unpack_pad
 from builder.lowering.passes.peephole import peephole
@@ -113,6 +114,7 @@ PIPELINE: tuple[Pass, ...] = (
     torch_passes.lower_tuples,  # needs plain outputs
     torch_passes.propagate_constants,
     resolve_static_ifs,
+    split_optionals,  # after tuples, which may hold Optionals
     torch_passes.eliminate_dead_code,
     refuse_nested_tensors,  # before decompositions, which are not valid for nested tensors
     refuse_strides,  # before contiguous is removed

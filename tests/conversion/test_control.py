@@ -553,6 +553,40 @@ def test_return_inside_a_loop(dynamic: dict[int, dict[int, str]]) -> None:
     check(Returned(), torch.zeros(4, 3), dynamic=dynamic, more=more)
 
 
+class OptionalByData(torch.nn.Module):
+    def pick(self, x: Tensor) -> tuple[Tensor | None, int | None]:
+        if bool(x.sum() > 0):
+            return None, 3
+        return x * 2, None
+
+    def first(self, x: Tensor) -> Tensor | None:
+        for i in range(x.size(0)):
+            if bool(x[i].sum() > 1):
+                return x[i]
+        return None
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y, number = self.pick(x)
+        row = self.first(x)
+        if bool(x[0, 0] < -1):
+            y = x - 1
+        z = x
+        if y is not None:
+            z = z + y
+        if number is not None:
+            z = z * number
+        return z, x[0] if row is None else row * 2
+
+
+@pytest.mark.skipif(
+    not capabilities.current().strongly_typed,
+    reason="8.6 has no conditionals in loops",
+)
+def test_optional_values_that_data_decides() -> None:
+    more = [(torch.randn(n, 3) * scale,) for n in (1, 2, 6) for scale in (0.2, 3, -3)]
+    check(OptionalByData(), torch.zeros(3, 3), dynamic={0: {0: "n"}}, more=more)
+
+
 def test_loop_with_data_dependent_break() -> None:
     """The condition is known for the first iteration only. Such a loop used to be unrolled to that
     point and refused.
@@ -662,10 +696,10 @@ def none_before_loop(x: Tensor) -> Tensor:
 
 
 def none_of_branch(x: Tensor) -> Tensor:
-    mask: Tensor | None = None
+    largest: Tensor | None = None
     if bool(x.sum() > 0):
-        mask = x > 0
-    return x if mask is None else x * mask
+        largest = x * 2
+    return torch.clamp(x, max=largest)
 
 
 def half_or_all(x: Tensor) -> Tensor:
@@ -723,7 +757,7 @@ def dtypes_of_branch(x: Tensor) -> Tensor:
             "leaves one of its values unset, and its shape is known only",
         ),
         (none_before_loop, "the loop-carried value %best.* is None before the loop"),
-        (none_of_branch, "decides at run time whether %mask.* is None"),
+        (none_of_branch, "decides at run time whether %largest.* is None"),
         (lists_of_branch, "decides what one of its values is"),
         (text_of_loop, "a loop-carried value is not a tensor or a number"),
         (half_or_all, "leaves one of its values unset, and its shape is known only in"),

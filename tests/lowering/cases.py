@@ -423,6 +423,17 @@ def silu_and_relu(x):
     return torch.relu(torch.nn.functional.silu(x))
 
 
+def optional_by_data(x):
+    y: torch.Tensor | None = None
+    if bool(x.sum() > 0):
+        y = x * 2
+    if bool(x[0] < 0):
+        y = x - 1
+    if y is not None:
+        return y + x
+    return x
+
+
 def embedding_with_max_norm(index, weight):
     torch.embedding_renorm_(weight.detach(), index, 1.0, 2.0)
     return torch.embedding(weight, index)
@@ -706,6 +717,13 @@ CASES = (
         "fold-string-lengths", condition_on_text, (_X,), ("aten::len",), ("aten::ne",)
     ),
     Case("lower-tuples", tuples, (_X,), ("Tuple",), ("aten::mul",)),
+    Case(
+        "split-optionals",
+        optional_by_data,
+        (torch.tensor([-1.0, 3.0]),),
+        ("Tensor?", "__isnot__"),
+        ("prim::Uninitialized",),
+    ),
     Case(
         "eliminate-common-subexpressions", equal_operators, (_X,), (), ("aten::relu",)
     ),

@@ -111,6 +111,11 @@ CORNER_CASES: dict[str, list[Inputs]] = {
         (_ints(torch.int64, 3, 4),),
     ],
     "eliminate-common-subexpressions": _elementwise(_HALF, _DOUBLE),
+    "split-optionals": [
+        (torch.tensor([1.0, -3.0, 1.0]),),
+        (floats(3).to(_HALF),),
+        (_ints(torch.int64, 1, 2),),
+    ],
     "renormalize-embeddings": [
         (torch.tensor(1),),
         (torch.tensor([0], dtype=torch.int32),),
