@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from builder.decompositions import graph_of_function
 from builder.graph_types import Graph, Node, Type, Value
@@ -44,8 +45,9 @@ class Emit:
 
     def call(self, function: Callable[..., object], *values: Value) -> Value:
         """The result of a Python function of tensors and numbers, as nodes."""
+        body: Any = graph_of_function(function)
         with ir.inserting(self.graph, self.at):
-            (result,) = self.graph.insertGraph(graph_of_function(function), values)
+            (result,) = self.graph.insertGraph(body, values)
         return result
 
     def list(self, values: Sequence[Value], element: Type) -> Value:

@@ -443,7 +443,8 @@ class _Returned:
         self.ctx = ctx
         self.layer = layer
         self.name = name
-        self.inside = self.start = UNSET
+        self.inside = UNSET
+        self.start: Any = UNSET
 
     def follow(self, value: Any) -> None:
         """Set the value after this iteration. Refuses one whose shape is known in the loop only."""
