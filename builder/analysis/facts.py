@@ -78,6 +78,8 @@ class Facts:
             fact = _UNKNOWN
             if isinstance(tensor, torch.Tensor):
                 fact = tensor.dtype, tensor.dim() if self.ranked else None
+            elif self.ranked and _is_wrapped_number(value, tensor):
+                fact = None, 0
             self._facts[value.unique()] = fact
         return fact
 
@@ -139,6 +141,11 @@ class Facts:
             if rank is not None and rank > 1:
                 return rank
         return None
+
+
+def _is_wrapped_number(value: Value, number: object) -> bool:
+    """Whether a constant is a number that a trace wrapped in a tensor."""
+    return value.type().kind() == "TensorType" and isinstance(number, int | float)
 
 
 def _is_in_place(kind: str) -> bool:

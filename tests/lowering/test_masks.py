@@ -121,6 +121,17 @@ def test_masked_elementwise_updates_are_computed_for_all_elements(
     assert ir.nodes_of(lowered_graph.graph, *INDEXING) == []
 
 
+@pytest.mark.parametrize("function", [scaled, two_masks, integers])
+def test_masked_updates_of_traces_are_computed_for_all_elements(
+    function: Callable[..., Any],
+) -> None:
+    traced = torch.jit.trace(function, cases(3)[0], check_trace=False)
+    result = builder.lower(traced.graph, specs=[SPEC])
+    assert ir.nodes_of(result.graph, *INDEXING) == []
+    for x in cases(3):
+        assert_equal_outputs(result, function, [x], rtol=1e-6, atol=1e-6)
+
+
 def returned(x: Tensor) -> Tensor:
     return x[x > 0] * 2
 
