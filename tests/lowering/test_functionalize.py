@@ -445,6 +445,26 @@ def through_an_expanded_view(x):
     return y
 
 
+def through_an_optional(x):
+    y = x.clone()
+    z: Tensor | None = None
+    if bool(x.sum() > 0):
+        z = y
+    if z is not None:
+        z += 1
+    return y
+
+
+def through_an_optional_list(x):
+    y = x.clone()
+    z: list[Tensor] | None = None
+    if bool(x.sum() > 0):
+        z = [y]
+    if z is not None:
+        z[0] += 1
+    return y
+
+
 def _weight_plus(x, w):
     w += 1
     return x + w
@@ -455,6 +475,8 @@ UNDECIDABLE = [
     reshaped_after_a_write,
     chunks_iterated,
     through_an_expanded_view,
+    through_an_optional,
+    through_an_optional_list,
 ]
 
 

@@ -211,11 +211,12 @@ def torch_type(first: Any, second: Any) -> Any:
 def _output(
     memory: Memory, output: Value, if_true: End | None, if_false: End | None
 ) -> None:
-    if if_true is None or if_false is None:
+    ends = [end for end in (if_true, if_false) if end is not None]
+    if not ends:
         return
-    if if_true.alias is if_false.alias:
-        return memory.same(output, if_true.alias)
+    if len(ends) == 2 and ends[0].alias is ends[1].alias:
+        return memory.same(output, ends[0].alias)
     storage = Storage()
-    storage.link([*if_true.storages, *if_false.storages])
+    storage.link(shared for end in ends for shared in end.storages)
     memory.define(output, storage)
     return None

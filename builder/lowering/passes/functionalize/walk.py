@@ -161,7 +161,9 @@ class Walk:
     def _define(self, node: Node, kind: str, values: list[Value]) -> None:
         """Record the values with which the outputs of a node share memory."""
         memory = self.memory
-        is_view = kind in VIEWS and values[0].type().kind() not in _BOXES
+        is_view = kind in VIEWS and not any(
+            value.type().kind() in _BOXES for value in (values[0], node.output())
+        )
         if is_view or kind in LISTS_OF_VIEWS:
             parent = memory.alias(values[0])
             memory.define(node.output(), parent.storage, parent, view=node)
