@@ -188,13 +188,6 @@ class Arrangement(Lengths):
         for FILL. Raises Unconvertible for a mode that loop bodies do not support.
         """
         strides = strides or [1] * len(sizes)
-        # TensorRT refuses the start of an empty slice that is outside the tensor
-        starts = [
-            0 if size == 0 else at for at, size in zip(starts, sizes, strict=True)
-        ]
-        strides = [
-            1 if size == 0 else by for by, size in zip(strides, sizes, strict=True)
-        ]
         dtype = tensor.dtype.name
         # bools, as integers
         if mode is not None and not self.capabilities.takes(f"SLICE.{mode}", dtype):
@@ -218,8 +211,13 @@ class Arrangement(Lengths):
 
     def _slice_layer(self, tensor: ITensor, ranges: Sequence[Sequence[Size]]) -> Any:
         """The layer with `ranges` (starts, sizes, strides) as attributes, or as inputs if
-        dynamic.
+        dynamic. An empty slice starts at 0: TensorRT refuses a start outside the tensor.
         """
+        empty = [size == 0 for size in ranges[1]]
+        ranges = [
+            [edge if no else at for at, no in zip(values, empty, strict=True)]
+            for values, edge in zip(ranges, (0, 0, 1), strict=True)
+        ]
         self.keep_steady(*itertools.chain(*ranges))
         static = [
             [value if isinstance(value, int) else 0 for value in values]
