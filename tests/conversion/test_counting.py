@@ -79,6 +79,7 @@ def test_one_hot_and_bucketize_of_a_dynamic_axis() -> None:
         lambda x: (
             torch.bucketize(x, EDGES),
             torch.nn.functional.one_hot(x.abs().long(), 30),
+            torch.nn.functional.one_hot(x.abs().long() % 3, x.size(1) + 2),
         ),
         sample(2, 4).clamp(-9, 9),
         dynamic={0: {0: "n", 1: "w"}},

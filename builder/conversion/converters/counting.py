@@ -13,30 +13,32 @@ from builder.conversion.context import ConversionContext
 from builder.conversion.converters.indexing import element_gathered
 from builder.conversion.converters.select import select_index
 from builder.conversion.converters.shape import broadcast_sizes
+from builder.conversion.dynamic import DynamicScalar, Size
 from builder.conversion.layers import comparison, reduce
 from builder.conversion.registry import converter
+from builder.conversion.spatial import iota
 from builder.conversion.values import Scalar
 from builder.engine import ITensor, trt
 
 
 def _classes_known(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
     """with num_classes"""
-    if args.num_classes < 0:
+    if not isinstance(args.num_classes, DynamicScalar) and args.num_classes < 0:
         return "one_hot without num_classes: the number of columns depends on the largest value"
     return None
 
 
 @converter(
-    "aten::one_hot(Tensor self, int num_classes=-1) -> Tensor", when=_classes_known
+    "aten::one_hot(Tensor self, int num_classes=-1) -> Tensor",
+    dynamic=("num_classes",),
+    when=_classes_known,
 )
-def one_hot(ctx: ConversionContext, x: ITensor, num_classes: int) -> ITensor:
+def one_hot(ctx: ConversionContext, x: ITensor, num_classes: Size) -> ITensor:
     """[*] -> [*, classes]: 1 in the column that the value names"""
     rank = ctx.rank(x)
     column = ctx.unsqueeze(x, [rank])
-    numbers = torch.arange(num_classes, dtype=ctx.dtype(x)).reshape(
-        [1] * rank + [num_classes]
-    )
-    is_class = ctx.elementwise("EQUAL", column, ctx.constant(numbers))
+    numbers = ctx.at_rank(iota(ctx, num_classes, ctx.dtype(x)), rank + 1)
+    is_class = ctx.elementwise("EQUAL", column, numbers)
     return ctx.cast(ctx.set_sizes(is_class, [*ctx.sizes(x), num_classes]), torch.int64)
 
 
