@@ -397,13 +397,27 @@ def written_cast_and_back(x: Tensor) -> tuple[Tensor, Tensor]:
     return y, half
 
 
+def filled_diagonal(pixels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    y = pixels.clone()
+    z = y[:, 1:]
+    w = z.fill_diagonal_(50)
+    y.t().fill_diagonal_(7)
+    return y, z, w.add_(1)
+
+
 @pytest.mark.parametrize(
-    "function", [written_pixels, written_cast_to_the_same_dtype, written_cast_and_back]
+    "function",
+    [
+        written_pixels,
+        written_cast_to_the_same_dtype,
+        written_cast_and_back,
+        filled_diagonal,
+    ],
 )
-def test_writes_to_casts_of_an_input_of_known_dtype(
+def test_writes_to_an_input_of_known_dtype_and_rank(
     function: Callable[..., Any],
 ) -> None:
-    """Whether a cast copies depends on the dtype before it."""
+    """Whether a cast copies depends on the dtype before it, what a diagonal is on the rank."""
     x = torch.arange(6, dtype=torch.uint8).reshape(2, 3)
     lowered = builder.lower(
         torch.jit.script(function), specs=[builder.TensorSpec("uint8", (2, 3))]
