@@ -84,6 +84,15 @@ def integers(x: Tensor) -> tuple[Tensor, Tensor]:
     return y, scaled_picks.sum()
 
 
+def positions_of_mask(x: Tensor) -> tuple[Tensor, Tensor]:
+    y, z = x.clone(), x * 1.5
+    i, j = torch.where((y > 0).logical_not())
+    y[i, j] = y[i, j] * 2.0
+    i, j = torch.ops.aten.nonzero_numpy(z.abs() > 1)
+    z[i, j] += 1
+    return y, z
+
+
 def cases(*rows: int) -> list[Tensor]:
     return [
         torch.randn(n, 4, generator=torch.Generator().manual_seed(n)) for n in rows
@@ -110,6 +119,7 @@ ELEMENTWISE = [
     two_tensors,
     nan_outside_mask,
     integers,
+    positions_of_mask,
 ]
 
 
@@ -186,6 +196,30 @@ def accumulated(x: Tensor) -> Tensor:
 )
 def test_indexing_that_is_not_elementwise_stays(function: Callable[..., Any]) -> None:
     assert ir.nodes_of(lowered(function, specs=[SPEC]).graph, "aten::index")
+
+
+def full_rows(x: Tensor) -> Tensor:
+    y = (x > 0) & (x < 2)
+    rows = torch.where(y.sum(-1) >= y.shape[-1] - 1)
+    y[rows[0]] = False
+    return y
+
+
+def positions_of_smaller_mask(x: Tensor) -> Tensor:
+    y = x.clone()
+    i, j = torch.where(x[:1] > 0)
+    y[i, j] = 5.0
+    return y
+
+
+@pytest.mark.parametrize(
+    ("function", "finds"), [(full_rows, False), (positions_of_smaller_mask, True)]
+)
+def test_positions_stay_unless_mask_has_the_sizes(
+    function: Callable[..., Any], finds: bool
+) -> None:
+    graph = lowered(function, specs=[SPEC]).graph
+    assert len(ir.nodes_of(graph, "aten::where")) == finds
 
 
 def test_indexing_stays_without_specs() -> None:

@@ -26,10 +26,11 @@ class Picked:
     rank: int
 
 
-@lowering_pass("masks-to-where", touches=("aten::index",))
+@lowering_pass("masks-to-where", touches=("aten::index", "aten::index_put"))
 def masks_to_where(graph: Graph, context: Context) -> None:
     """Rewrite `y[mask] = f(x[mask])` to `where(mask, f(x), y)`, and `f(x[mask]).sum()` to the sum
-    of `where(mask, f(x), 0)`, for element-wise f.
+    of `where(mask, f(x), 0)`, for element-wise f. The positions of `torch.where(mask)` are replaced
+    by the mask first, where its sizes are certainly those of x.
 
     The number of elements that a mask selects depends on the data, and TensorRT for RTX has no
     kernel that finds them.
@@ -40,6 +41,8 @@ def masks_to_where(graph: Graph, context: Context) -> None:
         facts.learn(node)
         if ir.in_fallback(node):
             continue
+        if node.kind() in ("aten::index", "aten::index_put"):
+            _index_by_mask(graph, node, facts)
         if node.kind() == "aten::index":
             selection = _picks(node, facts)
         elif node.kind() in _POINTWISE or (
@@ -51,6 +54,63 @@ def masks_to_where(graph: Graph, context: Context) -> None:
             _rewrite_user(graph, node, facts, picked)
         if selection is not None:
             picked[node.output().unique()] = selection
+
+
+def _index_by_mask(graph: Graph, node: Node, facts: Facts) -> None:
+    """Replace indices that are all the positions of a mask by the mask."""
+    whole, indices = ir.inputs(node)[:2]
+    items = ir.list_items(indices) or []
+    lists = {_list_with(item, i) for i, item in enumerate(items)}
+    if len(lists) != 1 or None in lists:
+        return
+    found = lists.pop().node()
+    if found.kind() not in _POSITIONS or found.inputsSize() != 1:
+        return
+    mask = found.inputsAt(0)
+    is_mask = facts.dtype(mask) == torch.bool and facts.rank(mask) == len(items)
+    if is_mask and _has_sizes_of(mask, whole, facts):
+        types = [indices.type()]
+        only = ir.insert(graph, "prim::ListConstruct", [mask], node, types)
+        node.replaceInput(1, only.output())
+
+
+def _list_with(item: Any, index: int) -> Any | None:
+    """The list whose element at the index is the item."""
+    node = item.node() if isinstance(item, torch._C.Value) else None
+    if node is None or node.kind() not in ("prim::ListUnpack", "aten::__getitem__"):
+        return None
+    if node.kind() == "prim::ListUnpack":
+        is_at_index = list(node.outputs()).index(item) == index
+    else:
+        is_at_index = ir.constant(node.inputsAt(1)) == index
+    return node.inputsAt(0) if is_at_index else None
+
+
+def _has_sizes_of(mask: Value, whole: Value, facts: Facts) -> bool:
+    """Whether the mask is certainly computed from `whole`, element by element or over last axes.
+    Positions may also come from a smaller mask, which is no index itself.
+    """
+    if facts.rank(whole) is None:
+        return False
+    while mask != whole:
+        node = mask.node()
+        reduced = node.kind() in _REDUCTIONS and _reduces_last_axis(node, facts)
+        if not reduced and node.kind() not in _POINTWISE:
+            return False
+        tensors = [v for v in node.inputs() if v.type().kind() == "TensorType"]
+        if not tensors or any(facts.rank(value) != 0 for value in tensors[1:]):
+            return False
+        mask = tensors[0]
+    return True
+
+
+def _reduces_last_axis(node: Node, facts: Facts) -> bool:
+    if node.inputsSize() < 3:
+        return False
+    rank = facts.rank(node.inputsAt(0))
+    dims, keepdim = (ir.constant(node.inputsAt(i)) for i in (1, 2))
+    last = (-1, [-1]) if rank is None else (-1, [-1], rank - 1, [rank - 1])
+    return dims in last and keepdim is False
 
 
 def _mask(indices: Value, facts: Facts) -> Any | None:
@@ -156,6 +216,11 @@ def _unsqueezed_mask(emit: Emit, facts: Facts, values: Picked) -> Any:
         mask = emit.op("aten::unsqueeze", mask, -1)
     return mask
 
+
+_POSITIONS = ("aten::where", "aten::nonzero_numpy")
+_REDUCTIONS = frozenset(
+    f"aten::{name}" for name in "sum mean prod any all amax amin".split()
+)
 
 _ENDS = {
     "aten::index_put": _put,
