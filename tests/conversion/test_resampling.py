@@ -218,6 +218,30 @@ def test_affine_grid(size: tuple[int, ...], align: bool) -> None:
     check(lambda t: F.affine_grid(t, list(size), align), theta, **CLOSE)
 
 
+@pytest.mark.parametrize("align", [False, True])
+def test_affine_grid_of_dynamic_size(align: bool) -> None:
+    def grids(
+        x: torch.Tensor, theta: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        volume = [x.size(0), 1, 3, x.size(2), x.size(3)]
+        return (
+            F.affine_grid(theta[:, :2, :3], list(x.shape), align),
+            F.affine_grid(theta, volume, align),
+        )
+
+    def inputs(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.zeros(shape), torch.randn(shape[0], 3, 4)
+
+    check(
+        grids,
+        *inputs(2, 3, 4, 5),
+        dynamic={0: {0: "n", 2: "h", 3: "w"}, 1: {0: "n"}},
+        more=[inputs(1, 3, 1, 6), inputs(3, 3, 7, 1)],
+        compile=align,
+        **CLOSE,
+    )
+
+
 def test_integer_factor_needs_no_shape_layers() -> None:
     """With computed sizes TensorRT does not recognize that the operands of the next sum have one
     size.

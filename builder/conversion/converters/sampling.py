@@ -7,11 +7,12 @@ from types import SimpleNamespace
 
 import torch
 
-from builder.conversion.arguments import dynamic_value
 from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.converters.select import select_index
 from builder.conversion.dynamic import DynamicScalar, Size
 from builder.conversion.layers import HALVES
 from builder.conversion.registry import converter
+from builder.conversion.spatial import iota
 from builder.engine import ITensor, trt
 
 GRID_MODES = ("LINEAR", "NEAREST", "CUBIC")
@@ -68,9 +69,8 @@ def affine_grid(
     """[x, y, (z,) 1] @ theta^T for every position of an image of `size`"""
     spatial = list(size)[2:]
     axes = len(spatial)
-    for length in spatial:
-        if isinstance(length, DynamicScalar):
-            raise dynamic_value("the size of an affine grid", length)
+    if any(isinstance(length, DynamicScalar) for length in spatial):
+        return _dynamic_grid(ctx, theta, spatial, align_corners)
     identity = torch.eye(axes, axes + 1)[None]
     sizes = [1, 1, *spatial]
     grid = torch.ops.aten.affine_grid_generator(identity, sizes, align_corners)
@@ -83,3 +83,36 @@ def affine_grid(
     rows = layer.get_output(0)
     ctx.set_sizes(rows, [ctx.expr(theta, 0), grid.shape[1], axes])
     return ctx.reshape(rows, [ctx.size(theta, 0), *spatial, axes])
+
+
+def _dynamic_grid(
+    ctx: ConversionContext, theta: ITensor, spatial: list[Size], align_corners: bool
+) -> ITensor:
+    """[n, (d,) h, w, axis]: the sum over axes of a column of theta times the coordinate."""
+    axes = len(spatial)
+    columns = [
+        ctx.unsqueeze(select_index(ctx, theta, 2, axis), list(range(1, axes + 1)))
+        for axis in range(axes + 1)
+    ]
+    total = columns.pop()
+    for axis, column in enumerate(columns):
+        position = axes - 1 - axis  # x is the last spatial axis
+        row = _coordinates(ctx, spatial[position], align_corners, ctx.dtype(theta))
+        others = [at for at in range(axes + 2) if at != position + 1]
+        product = ctx.elementwise("PROD", column, ctx.unsqueeze(row, others))
+        total = ctx.elementwise("SUM", product, total)
+    return ctx.set_sizes(total, [ctx.size(theta, 0), *spatial, axes])
+
+
+def _coordinates(
+    ctx: ConversionContext, length: Size, align_corners: bool, dtype: torch.dtype
+) -> ITensor:
+    """From -1 to 1, the centers of `length` pixels or, with `align_corners`, their corners. One
+    pixel is at 0.
+    """
+    last = ctx.arithmetic("sub", length, 1)
+    twice = ctx.elementwise("PROD", *ctx.operands(iota(ctx, length), 2))
+    from_center = ctx.elementwise("SUB", *ctx.operands(twice, last))
+    steps = ctx.arithmetic("max", last, 1) if align_corners else length
+    numbers = ctx.operands(from_center, steps, dtype=torch.float32)
+    return ctx.cast(ctx.elementwise("DIV", *numbers), dtype)
