@@ -176,8 +176,11 @@ class UpToData(torch.nn.Module):
 
 
 class Halves(torch.nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.arange(0.0, x.size(0), 0.5)
+    """The second call is as in XLNet's relative positions."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        n = x.size(0)
+        return torch.arange(0.0, n, 0.5), torch.arange(n, -n - 3, -1.0)
 
 
 LONG = {"n": (1, 65760, 200000)}

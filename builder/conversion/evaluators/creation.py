@@ -172,7 +172,7 @@ def range_length(ctx: ConversionContext, start: Size, end: Size, step: Any) -> S
         if (
             isinstance(quotient, DynamicScalar)
             and quotient.doubles is None
-            and not (start == 0 and power_of_two(step) and _is_float32(ctx, end))
+            and not (power_of_two(step) and _is_exact(ctx, start, end, distance))
         ):
             raise Unconvertible(
                 "the length of an arange of floats: an engine divides in float32, PyTorch in"
@@ -182,6 +182,15 @@ def range_length(ctx: ConversionContext, start: Size, end: Size, step: Any) -> S
     back = start - end
     count = -(back // step)
     return scalars.convert(ctx, count, torch.int64)  # type: ignore[no-any-return]
+
+
+def _is_exact(
+    ctx: ConversionContext, start: Scalar, end: Scalar, distance: Scalar
+) -> bool:
+    """Whether the engine has PyTorch's distance: `end` itself, or a difference of integers."""
+    if start == 0:
+        return _is_float32(ctx, end)
+    return not ctx.dtype(distance).is_floating_point and _is_float32(ctx, distance)
 
 
 def _is_float32(ctx: ConversionContext, number: Scalar) -> bool:
