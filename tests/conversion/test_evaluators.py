@@ -110,6 +110,10 @@ LISTS = {
         "d = {'a': n, 'b': w}\n    return torch.tensor(list(d.values())), len(d.keys())"
     ),
     "dictionaries of numbers": "d = {1: n, 2: w}\n    return d[2], d.get(7, 5)",
+    "lists of static tensors": (
+        "l: List[int] = torch.arange(1, len(x.shape) + 1).tolist()\n    i: int ="
+        " torch.tensor(3).tolist()\n    return x[None].mean(dim=l, keepdim=True), l[0] + i, n"
+    ),
     "strings": (
         "s = 'ab'.upper()\n    return len(s), s == 'AB', s != 'x', 'b'.join(['1', '2']) == '1b2', n"
     ),

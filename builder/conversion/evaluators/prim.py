@@ -97,11 +97,16 @@ def scalar_tensor(
     "prim::unchecked_cast",
     "prim::unchecked_unwrap_optional",
     "aten::_unwrap_optional",
-    "prim::tolist",
 )
 def unchanged(ctx: ConversionContext, value: object, *_: object) -> Any:
     """Type refinements do nothing to the value."""
     return value
+
+
+@evaluator("prim::tolist")
+def to_list(ctx: ConversionContext, value: object, *_: object) -> Any:
+    """The elements of a static tensor; a tensor that the network computes, as it is."""
+    return value.tolist() if isinstance(value, torch.Tensor) else value
 
 
 _UNREAD: dict[str, Any] = {"BoolType": False, "IntType": 0, "FloatType": 0.0}
