@@ -30,6 +30,17 @@ def split_complex(graph: Graph, context: Context) -> None:
     """
     if ir.nodes_of(graph, *context.present("aten::is_complex")) or makes_complex(graph):
         _Splitter(graph).block(graph)
+        for node in ir.nodes_of(graph, *context.present("aten::view_as_complex")):
+            _join_parts(graph, node)
+
+
+def _join_parts(graph: Graph, node: Node) -> None:
+    """Build a complex tensor that stays from its parts: view_as_complex needs a stride of 1, and
+    an earlier pass removed the `contiguous` before it.
+    """
+    emit = Emit(graph, node)
+    parts = (emit.op("aten::select", node.inputsAt(0), -1, at) for at in (0, 1))
+    ir.replace(node, [emit.op("aten::complex", *parts)])
 
 
 def makes_complex(graph: Graph) -> bool:
