@@ -16,7 +16,7 @@ from builder.graph_types import Block, Graph, Value
 from builder.lowering import LoweredGraph, ir
 from builder.partition.boundary import TensorNames, takes_axis
 from builder.partition.extract import begin, closure, extract, inputs_of
-from builder.partition.view import Step, View, block_reads, is_tensor, view
+from builder.partition.view import Step, View, block_reads, view
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,9 @@ def _view(graph: Graph) -> View:
 
 
 def _is_reachable(graph_view: View, step: Step) -> bool:
-    if not all(map(is_tensor, step.node.outputs())):
-        return False
+    results = [value for block in step.node.blocks() for value in block.outputs()]
+    if not all(value.type().kind() == "TensorType" for value in results):
+        return False  # None in one block, for example
     needed = _free_behind(graph_view, step.reads)
     inputs = _inputs_with(graph_view, needed, step.reads)
     return all(graph_view.type_of(name).kind() == "TensorType" for name in inputs)

@@ -134,6 +134,22 @@ class NestedIfs(nn.Module):
         return y
 
 
+class NoneInOneBranch(nn.Module):
+    """Torch runs the if, and an engine a part of each branch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.fft.fft(x).real
+        more: Optional[Tensor] = None  # noqa: UP045
+        if bool(y.sum() > 0):
+            z = (y * 2 + 1).relu().sin() * 3 - x
+        else:
+            z = (y * 3 - 1).abs().cos() * 2 + x
+            more = z.exp()
+        if more is not None:
+            z = z * more
+        return torch.fft.fft(z).real
+
+
 class OneValueTwice(nn.Module):
     """A branch inside a loop returns one loop-carried value twice."""
 
@@ -746,6 +762,7 @@ CASES = (
     Case(MakeEven, slow=True),
     Case(FactorBySize, slow=True),
     Case(PadOrCut),
+    Case(NoneInOneBranch, more="fallback: {min_block_size: 1}\n"),
     Case(NestedIfs, slow=True),
     Case(OneValueTwice, slow=True),
     Case(EarlyReturns, slow=True),
