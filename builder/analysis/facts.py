@@ -20,6 +20,7 @@ _NO_KERNEL: dict[str, tuple[Fact, ...]] = {
     # The number of elements that are found depends on the data, so a meta tensor cannot have it.
     "aten::nonzero": ((torch.int64, 2),),
     "aten::argwhere": ((torch.int64, 2),),
+    "prim::NumToTensor": ((None, 0),),
 }
 # torch accepts empty tensors of other ranks beside these inputs, which meta tensors of equal sizes
 # do not show: the rank is that of the input at this index.

@@ -200,7 +200,7 @@ def test_indexing_that_is_not_elementwise_stays(function: Callable[..., Any]) ->
 
 def full_rows(x: Tensor) -> Tensor:
     y = (x > 0) & (x < 2)
-    rows = torch.where(y.sum(-1) >= y.shape[-1] - 1)
+    rows = torch.where(y.sum(-1) >= torch.ops.prim.NumToTensor(y.size(-1)) - 1)
     y[rows[0]] = False
     return y
 

@@ -61,9 +61,10 @@ def _index_by_mask(graph: Graph, node: Node, facts: Facts) -> None:
     whole, indices = ir.inputs(node)[:2]
     items = ir.list_items(indices) or []
     lists = {_list_with(item, i) for i, item in enumerate(items)}
-    if len(lists) != 1 or None in lists:
+    positions = lists.pop() if len(lists) == 1 else None
+    if positions is None:
         return
-    found = lists.pop().node()
+    found = positions.node()
     if found.kind() not in _POSITIONS or found.inputsSize() != 1:
         return
     mask = found.inputsAt(0)
@@ -76,7 +77,7 @@ def _index_by_mask(graph: Graph, node: Node, facts: Facts) -> None:
 
 def _list_with(item: Any, index: int) -> Any | None:
     """The list whose element at the index is the item."""
-    node = item.node() if isinstance(item, torch._C.Value) else None
+    node: Any = item.node() if isinstance(item, torch._C.Value) else None
     if node is None or node.kind() not in ("prim::ListUnpack", "aten::__getitem__"):
         return None
     if node.kind() == "prim::ListUnpack":
