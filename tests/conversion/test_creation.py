@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from builder.engine import capabilities
 from builder.errors import UnsupportedOperators
 from tests.conversion.harness import check, convert
 from tests.conversion.test_shape import sample
@@ -121,11 +120,6 @@ class Positions(torch.nn.Module):
         return x.unsqueeze(1) + causal + positions.unsqueeze(1) * mask.unsqueeze(1)
 
 
-@pytest.mark.xfail(
-    not capabilities.current().strongly_typed,
-    strict=False,
-    reason="8.6 on a GPU: where -inf is added, the answer is finite",
-)
 def test_positions_and_causal_masks_of_a_dynamic_length() -> None:
     check(
         Positions(),
