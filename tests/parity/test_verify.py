@@ -69,20 +69,26 @@ def test_batched_models_get_concurrent_requests(endpoint: Endpoint) -> None:
         "p0-max",
         "p0-odd",
     }
-    (mixing,) = verify(endpoint.repository, None, endpoint.grpc_url, ["mixing"])
-    assert {r.protocol for r in mixing.results} == {"grpc"}
+    (unbatched,) = verify(endpoint.repository, None, endpoint.grpc_url, ["unbatched"])
+    assert {r.protocol for r in unbatched.results} == {"grpc"}
 
 
 def test_golden_has_at_most_max_batch_size_rows(endpoint: Endpoint) -> None:
     """A profile allows eight rows of a short sequence, but max_batch_size is two."""
-    (parity,) = verify(endpoint.repository, endpoint.http_url, None, ["lengths"])
+    (parity,) = verify(endpoint.repository, endpoint.http_url, None, ["masked"])
     assert_passed(parity)
     assert "p0-max" in {r.golden for r in parity.results}
 
 
+def golden_of_unbatched(name: str, x: np.ndarray, y: np.ndarray) -> Golden:
+    return Golden(
+        name, {"x": x, "factor": np.array(2, np.float32)}, {"y": y, "sum": y.sum()}
+    )
+
+
 def test_extra_goldens_are_verified(endpoint: Endpoint) -> None:
     x = np.arange(18, dtype=np.float32).reshape(6, 3)
-    extra = Golden("mine", {"x": x}, {"y": x * 2 + 1})
+    extra = golden_of_unbatched("mine", x, x * 2 + 1)
     (parity,) = verify(
         endpoint.repository,
         endpoint.http_url,
@@ -311,15 +317,16 @@ def test_shape_outside_every_profile_is_refused_with_its_range(
         with pytest.raises(
             InferenceServerException, match=r"\[9, 3\].*\[1, 3\] to \[8, 3\]"
         ):
-            client.infer("unbatched", {"x": np.zeros((9, 3), np.float32)})
+            x, factor = np.zeros((9, 3), np.float32), np.ones(1, np.float32)
+            client.infer("unbatched", {"x": x, "factor": factor})
         with pytest.raises(
-            InferenceServerException, match=r"'x' has shape \[1, 17, 5\].*\[8, 16, 5\]"
+            InferenceServerException, match=r"'x' has shape \[1, 65, 5\].*\[2, 64, 5\]"
         ):
             client.infer(
                 "masked",
                 {
-                    "x": np.zeros((1, 17, 5), np.float32),
-                    "valid": np.ones((1, 17), bool),
+                    "x": np.zeros((1, 65, 5), np.float32),
+                    "valid": np.ones((1, 65), bool),
                 },
             )
     finally:
@@ -452,7 +459,7 @@ def test_one_run_verifies_with_and_without_shared_memory(endpoint: Endpoint) -> 
 
 def test_wrong_output_in_shared_memory_fails(endpoint: Endpoint) -> None:
     x = np.ones((2, 3), np.float32)
-    wrong = Golden("wrong", {"x": x}, {"y": x * 2 + 2})
+    wrong = golden_of_unbatched("wrong", x, x * 2 + 2)
     (parity,) = verify(
         endpoint.repository,
         endpoint.http_url,
@@ -474,8 +481,9 @@ def test_output_larger_than_its_shared_memory_region_fails(
     shutil.copytree(endpoint.repository / "unbatched", tmp_path / "unbatched")
     folder = tmp_path / "unbatched" / "goldens"
     golden = goldens.load_one(folder / "p0-opt.npz")
+    one_row = golden.outputs["y"][:1]
     goldens.save(
-        [Golden(golden.name, golden.inputs, {"y": golden.outputs["y"][:1]})], folder
+        [Golden(golden.name, golden.inputs, {**golden.outputs, "y": one_row})], folder
     )
     (parity,) = verify(
         tmp_path, endpoint.http_url, endpoint.grpc_url, shared_memory=["system"]
