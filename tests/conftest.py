@@ -4,12 +4,13 @@ use.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -68,6 +69,33 @@ def normal_stop(monkeypatch: pytest.MonkeyPatch, stop_servers_at_once: float) ->
     monkeypatch.setattr(server, "STOP_TIMEOUT", stop_servers_at_once)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect garbage only of the tests themselves: modules and the list of tests are none."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.set_threshold(5000, 20, 20)
+        gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Reverse the order of files in every second process of pytest-xdist. So each compiles half of
+    the modules and reads the others from the cache. `pytest_collection_modifyitems` sorts them.
+    """
+    report = yield
+    number = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    if isinstance(collector, pytest.Directory) and int(number) % 2:
+        report.result.reverse()
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
@@ -76,6 +104,7 @@ def pytest_collection_modifyitems(
     """
     from builder.engine import flavor
 
+    _limit_constants_of_hypothesis()
     items.sort(key=_start)  # stable: the order within a file stays
     engine_here = "tensorrt" in flavor.installed() and flavor.has_gpu()
     for item in items:
@@ -97,6 +126,15 @@ def torch_loggers_propagate() -> None:
             logger.propagate = True
 
 
+def _limit_constants_of_hypothesis() -> None:
+    """Let Hypothesis read constants from the sources of the manifest only. It would parse all of
+    them, for three seconds in each process, and only the manifest's tests draw texts.
+    """
+    if providers := sys.modules.get("hypothesis.internal.conjecture.providers"):
+        folder = str(Path(__file__).parents[1] / "builder" / "manifest")
+        providers.is_local_module_file = lambda path: path.startswith(folder)
+
+
 def pytest_collection_finish() -> None:
     """Seed devices that are not in use without a record of the call stack, which is deep here."""
     for name in ("torch.cuda", "torch.mtia", "torch.xpu"):
@@ -105,7 +143,8 @@ def pytest_collection_finish() -> None:
             module.traceback = SimpleNamespace(format_stack=list)
 
 
-def _start(item: pytest.Item) -> int:
+def _start(item: pytest.Item) -> tuple[int, Path]:
     """When a test is started: the packages of LONGEST in their order, then all others."""
-    package = Path(item.path).parent.name
-    return LONGEST.index(package) if package in LONGEST else len(LONGEST)
+    package = item.path.parent.name
+    order = LONGEST.index(package) if package in LONGEST else len(LONGEST)
+    return order, item.path
