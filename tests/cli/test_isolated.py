@@ -84,7 +84,7 @@ def hang(*arguments: object) -> None:
 
 @pytest.mark.parametrize(
     ("behavior", "words"),
-    [("crash", "crashed with SIGSEGV"), ("hang", "more than 1 s")],
+    [("crash", "crashed with SIGSEGV"), ("hang", "more than 0.3 s")],
 )
 @pytest.mark.parametrize("command", ["init", "lower", "inspect"])
 def test_crash_or_timeout_of_the_process_is_an_error_of_the_command(
@@ -100,7 +100,7 @@ def test_crash_or_timeout_of_the_process_is_an_error_of_the_command(
 
     def run_one(target: Any, isolate: bool, **more: Any) -> Any:
         # a crash must not become a timeout on a busy machine
-        more["limits"] = Limits(stage_seconds=1 if behavior == "hang" else 60)
+        more["limits"] = Limits(stage_seconds=0.3 if behavior == "hang" else 60)
         return real({"crash": crash, "hang": hang}[behavior], isolate, **more)
 
     monkeypatch.setattr(isolated, "run_one", run_one)

@@ -8,9 +8,8 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +18,6 @@ from builder.cli.terminal import Terminal
 from builder.printable import counted
 from tests.cli.conftest import PROGRAM, environment, python
 
-Shell = Callable[[str], subprocess.CompletedProcess[str]]
 SCRIPT = """
 from builder.cli.terminal import Terminal
 terminal = Terminal()
@@ -115,15 +113,12 @@ def test_quiet_leaves_out_hints(capsys: pytest.CaptureFixture[str]) -> None:
         assert (capsys.readouterr().err == "") is quiet
 
 
-@pytest.fixture(params=["", "1"], ids=["buffered", "unbuffered"])
-def shell(request: pytest.FixtureRequest) -> Shell:
-    """Runs a line of bash; returns the exit code of its first command and its standard error.
-    Python's output is buffered or unbuffered.
-    """
-    return partial(_run, PYTHONUNBUFFERED=request.param)
+def slow(*cases: tuple[str, ...]) -> list[Any]:
+    return [pytest.param(*case, marks=pytest.mark.slow) for case in cases]
 
 
 def _run(line: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run a line of bash; the result has the exit code of its first command."""
     command = " ".join(map(shlex.quote, PROGRAM))
     script = f"{line.replace('trt-build', command)}; exit ${{PIPESTATUS[0]}}"
     return subprocess.run(
@@ -135,12 +130,18 @@ def _run(line: str, **more: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("command", ["doctor", "--help", "repo --help"])
+@pytest.mark.parametrize(
+    ("command", "unbuffered"),
+    [
+        *[("doctor", ""), ("doctor", "1"), ("repo --help", "")],
+        *slow(("--help", ""), ("--help", "1"), ("repo --help", "1")),
+    ],
+)
 def test_closed_pipe_ends_the_command_without_a_message(
-    shell: Shell, command: str
+    command: str, unbuffered: str
 ) -> None:
     """The exit code is that of SIGPIPE; 1 would mean a failed model."""
-    process = shell(f"trt-build {command} | true")
+    process = _run(f"trt-build {command} | true", PYTHONUNBUFFERED=unbuffered)
     assert (process.returncode, process.stderr) == (141, "")
 
 
@@ -161,15 +162,14 @@ def test_closed_streams_are_no_pipes_of_other_processes(small: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("command", "unbuffered"),
     [
-        "trt-build doctor >/dev/full",
-        "trt-build doctor --json >/dev/full",
-        "trt-build farm --help >/dev/full",
+        *[("doctor", ""), ("doctor --json", "1"), ("farm --help", "")],
+        *slow(("doctor", "1"), ("doctor --json", ""), ("farm --help", "1")),
     ],
 )
-def test_full_disk_exits_with_4(shell: Shell, line: str) -> None:
-    process = shell(line)
+def test_full_disk_exits_with_4(command: str, unbuffered: str) -> None:
+    process = _run(f"trt-build {command} >/dev/full", PYTHONUNBUFFERED=unbuffered)
     error = "error: No space left on device\n  fix:   free disk space\n"
     assert (process.returncode, process.stderr) == (4, error)
 

@@ -132,7 +132,7 @@ def test_ctrl_c_ends_all_processes(kind: str) -> None:
             threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
 
     with pytest.raises(KeyboardInterrupt):
-        processes.run([task(kind, report=report)] * 2, jobs=2, grace=0.5)
+        processes.run([task(kind, report=report)] * 2, jobs=2, grace=0.2)
     assert len(pids) == 2
     assert have_ended(pids)
     assert processes.run([task("square", 2)]) == [4]
@@ -284,9 +284,9 @@ def test_task_that_exceeds_limits_is_ended() -> None:
     def limited(name: str, *arguments: Any, **limits: int) -> processes.Task[Any]:
         return replace(task(name, *arguments), limits=processes.Limits(**limits))
 
-    (late,) = processes.run([limited("sleep", seconds=1)])
+    both = [limited("sleep", seconds=1), limited("spin", seconds=1)]
+    late, busy = processes.run(both, jobs=2)
     assert late.code == -signal.SIGALRM
-    (busy,) = processes.run([limited("spin", seconds=1)])
     assert busy.code in (-signal.SIGALRM, -signal.SIGXCPU)
     assert processes.run([limited("allocate", 8 << 20, memory_bytes=256 << 20)]) == [
         8 << 20
@@ -311,18 +311,13 @@ def test_output_of_tasks_does_not_reach_standard_output() -> None:
 
 
 def test_stage_timeout_ends_only_its_task() -> None:
-    slow = replace(
-        task("stages", 0.2, 60.0), limits=processes.Limits(stage_seconds=1.5)
-    )
-    ended, other = processes.run([slow, task("square", 3)])
+    """Each report begins a new stage: three stages may together exceed the limit of one."""
+    limits = processes.Limits(stage_seconds=1.5)
+    slow = replace(task("stages", 0.2, 60.0), limits=limits)
+    several = replace(task("stages", *[0.6] * 3), limits=limits)
+    ended, done, other = processes.run([slow, several, task("square", 3)], jobs=2)
     assert isinstance(ended, processes.TimedOut)
+    assert done == "done"
     assert ended.message == "net: second took more than 1.5 s and was ended"
     assert "limits.stage_seconds" in str(ended.fix)
     assert other == 9
-
-
-def test_each_report_begins_a_new_stage() -> None:
-    several = replace(
-        task("stages", *[0.4] * 3), limits=processes.Limits(stage_seconds=1)
-    )
-    assert processes.run([several]) == ["done"]
