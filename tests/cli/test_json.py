@@ -53,6 +53,7 @@ def test_output_of_a_model_goes_to_stderr(models: Path) -> None:
     assert "a model's line" in process.stderr
 
 
+@pytest.mark.slow
 def test_output_of_an_isolated_model_is_escaped(
     models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
