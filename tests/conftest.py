@@ -81,7 +81,7 @@ def normal_stop(monkeypatch: pytest.MonkeyPatch, stop_servers_at_once: float) ->
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect garbage only of the tests themselves: modules and the list of tests are none."""
+    """Exclude modules and the list of tests from garbage collection: they stay until the end."""
     gc.disable()
     try:
         return (yield)
