@@ -17,6 +17,7 @@ from builder.store import urls
 MODULES = (
     "builder.conversion",
     "builder.engine.tensorrt8.evaluation",
+    "builder.engine.tensorrt8.infinities",
     "builder.engine.tensorrt8.network",
     "builder.lowering.endpoints",
     "builder.lowering.rounding",
