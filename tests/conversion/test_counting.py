@@ -90,6 +90,12 @@ def test_one_hot_and_bucketize_of_a_dynamic_axis() -> None:
 def test_one_hot_of_an_unknown_number_of_classes_is_refused() -> None:
     with pytest.raises(UnsupportedOperators, match="num_classes"):
         convert(lambda x: torch.nn.functional.one_hot(x), [ids(0, 1)])
+    with pytest.raises(UnsupportedOperators, match="num_classes"):
+        convert(
+            lambda x: torch.nn.functional.one_hot(x, x.size(0) - 2),
+            [torch.tensor([0, 0, 0])],
+            dynamic={0: {0: "n"}},
+        )
 
 
 DATA: dict[str, Callable[..., Any]] = {

@@ -129,6 +129,10 @@ METADATA = {
         " x.is_contiguous()"
     ),
     "items": "return x.sum().item() > 1, int(x[0, 0]), float(x[0, 0]), bool(x[0, 0] > 1)",
+    "tolist of 0-d": (
+        "a: float = x[0, 0].tolist()\n    b: int = x.sum().long().tolist()\n"
+        "    return a / 2, b + 1"
+    ),
 }
 
 
@@ -166,6 +170,12 @@ def test_remainders_of_floats_in_tensors_are_refused() -> None:
     """1e9 % 0.7 was -64: in float32 the quotient is 64 too large."""
     with pytest.raises(UnsupportedOperators, match="remainder of a float that depends"):
         convert(graph_of("return float(x[0, 0]) % 0.7, n"), [sample(2, 4)])
+
+
+def test_tolist_of_a_computed_tensor_is_refused() -> None:
+    body = "l: List[int] = x[0].long().tolist()\n    return x * l[0], len(l)"
+    with pytest.raises(UnsupportedOperators, match="tolist of a tensor"):
+        convert(graph_of(body), [sample(2, 4)])
 
 
 def test_dynamic_index_is_refused() -> None:

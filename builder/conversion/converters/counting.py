@@ -13,7 +13,7 @@ from builder.conversion.context import ConversionContext
 from builder.conversion.converters.indexing import element_gathered
 from builder.conversion.converters.select import select_index
 from builder.conversion.converters.shape import broadcast_sizes
-from builder.conversion.dynamic import DynamicScalar, Size
+from builder.conversion.dynamic import DynamicScalar, Size, bounds
 from builder.conversion.layers import comparison, reduce
 from builder.conversion.registry import converter
 from builder.conversion.spatial import iota
@@ -23,7 +23,13 @@ from builder.engine import ITensor, trt
 
 def _classes_known(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
     """with num_classes"""
-    if not isinstance(args.num_classes, DynamicScalar) and args.num_classes < 0:
+    classes = args.num_classes
+    if isinstance(classes, DynamicScalar):
+        span = bounds(classes.expr, ctx.ranges())
+        may_be_negative = span is not None and span[0] < 0
+    else:
+        may_be_negative = classes < 0
+    if may_be_negative:
         return "one_hot without num_classes: the number of columns depends on the largest value"
     return None
 

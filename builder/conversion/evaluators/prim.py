@@ -10,8 +10,9 @@ import torch
 from builder.conversion.arguments import known_keys
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar
+from builder.conversion.facts import is_tensor
 from builder.conversion.registry import evaluator
-from builder.conversion.values import UNSET, Scalar
+from builder.conversion.values import UNSET, Scalar, Tensor
 from builder.dtypes import dtype_of
 from builder.graph_types import Node
 
@@ -104,9 +105,18 @@ def unchanged(ctx: ConversionContext, value: object, *_: object) -> Any:
 
 
 @evaluator("prim::tolist")
-def to_list(ctx: ConversionContext, value: object, *_: object) -> Any:
-    """The elements of a static tensor; a tensor that the network computes, as it is."""
-    return value.tolist() if isinstance(value, torch.Tensor) else value
+def to_list(ctx: ConversionContext, value: Tensor, *_: object) -> Any:
+    """The elements of a static tensor, or the number of a 0-d tensor that the network computes.
+    Refuses other tensors that the network computes.
+    """
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    if is_tensor(value) and ctx.rank(value):
+        raise Unconvertible(
+            "tolist of a tensor that the network computes",
+            "read its elements with int(x[0]) or float(x[0]), or compute with tensors",
+        )
+    return ctx.scalar(value) if is_tensor(value) else value
 
 
 _UNREAD: dict[str, Any] = {"BoolType": False, "IntType": 0, "FloatType": 0.0}

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from builder.analysis import Facts
+from builder.dtypes import code_of, dtype_of
 from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
 from builder.lowering.emit import Emit
@@ -157,7 +158,9 @@ def _computed(
         if value.unique() in picked:
             value = picked[value.unique()].whole
         values.append(value)
-    return Picked(mask, Emit(graph, node).op(node.kind(), *values), rank)
+    whole = Emit(graph, node).op(node.kind(), *values)
+    facts.learn(whole.node())
+    return Picked(mask, whole, rank)
 
 
 def _rewrite_user(
@@ -196,8 +199,19 @@ def _summed(emit: Emit, node: Node, facts: Facts, values: Picked) -> Any | None:
 def _averaged(emit: Emit, node: Node, facts: Facts, values: Picked) -> Any | None:
     if node.inputsSize() != 2 or facts.rank(values.mask) != values.rank:
         return None
-    total = emit.op("aten::sum", _or_zero(emit, facts, values), node.inputsAt(1))
-    return emit.op("aten::div", total, emit.op("aten::sum", values.mask, None))
+    if ir.is_none(node.inputsAt(1)):
+        dtype = facts.dtype(values.whole)
+    else:
+        dtype = dtype_of(ir.constant(node.inputsAt(1)) or -1)
+    if dtype is None:
+        return None
+    # a sum or a count may exceed the range of float16
+    wide = torch.promote_types(dtype, torch.float32)
+    total = emit.op("aten::sum", _or_zero(emit, facts, values), code_of(wide))
+    mean = emit.op("aten::div", total, emit.op("aten::sum", values.mask, None))
+    if wide == dtype:
+        return mean
+    return emit.op("aten::to", mean, code_of(dtype), False, False, None)
 
 
 def _dtype(emit: Emit, node: Node, facts: Facts, values: Picked) -> Value:
