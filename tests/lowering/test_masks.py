@@ -143,9 +143,7 @@ def test_masked_updates_of_traces_are_computed_for_all_elements(
 
 
 def test_mean_of_halves_does_not_overflow() -> None:
-    result = builder.lower(
-        torch.jit.script(masked_mean_of_halves).graph, specs=[SPEC]
-    )
+    result = builder.lower(torch.jit.script(masked_mean_of_halves).graph, specs=[SPEC])
     assert ir.nodes_of(result.graph, *INDEXING) == []
     for x in (torch.full((300, 4), 100.0), torch.full((2, 4), 0.1)):
         assert_equal_outputs(result, masked_mean_of_halves, [x], rtol=0, atol=0)
