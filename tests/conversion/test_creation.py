@@ -38,6 +38,7 @@ CASES: dict[str, Callable[..., Any]] = {
     "arange with a step": lambda x: torch.arange(1, x.size(1) + 1, 3),
     "arange backwards": lambda x: torch.arange(x.size(1) - 1, -1, -1),
     "arange with a float step": lambda x: torch.arange(0, x.size(1), 0.5),
+    "arange of a static length": lambda x: torch.arange(x.size(1), x.size(1) + 4, 1.5),
     "arange of a float end": lambda x: torch.arange(x.size(1) + 0.5),
     "arange of a product": lambda x: torch.arange(x.size(0) * x.size(1)).view(
         x.size(0), x.size(1)

@@ -4,6 +4,7 @@ one fill layer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -178,6 +179,8 @@ def range_length(ctx: ConversionContext, start: Size, end: Size, step: Any) -> S
                 "the length of an arange of floats: an engine divides in float32, PyTorch in"
                 " float64"
             )
+        if not isinstance(quotient, DynamicScalar):
+            return math.ceil(quotient)
         return scalars.convert(ctx, scalars.unary(ctx, "CEIL", quotient), torch.int64)  # type: ignore[no-any-return]
     back = start - end
     count = -(back // step)
