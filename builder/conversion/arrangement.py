@@ -215,8 +215,11 @@ class Arrangement(Lengths):
         """
         empty = [size == 0 for size in ranges[1]]
         ranges = [
-            [edge if no else at for at, no in zip(values, empty, strict=True)]
-            for values, edge in zip(ranges, (0, 0, 1), strict=True)
+            [
+                default if is_empty else value
+                for value, is_empty in zip(values, empty, strict=True)
+            ]
+            for values, default in zip(ranges, (0, 0, 1), strict=True)
         ]
         self.keep_steady(*itertools.chain(*ranges))
         static = [

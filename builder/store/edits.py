@@ -208,8 +208,8 @@ def refuse_case(folder: Path) -> None:
                 f"the repository has a model {other.name!r}, whose name differs from"
                 f" {folder.name!r} only in case: some file systems have one folder for both",
                 where=str(other),
-                fix=f"rename one of them, or remove the published one: `trt-build remove"
-                f" {shlex.quote(str(folder.parent))} {other.name}`",
+                fix="rename one of them, or remove the published one: `trt-build remove"
+                f" {shlex.join((str(folder.parent), other.name))}`",
             )
 
 

@@ -65,15 +65,15 @@ def _index_by_mask(graph: Graph, node: Node, facts: Facts) -> None:
     positions = lists.pop() if len(lists) == 1 else None
     if positions is None:
         return
-    found = positions.node()
-    if found.kind() not in _POSITIONS or found.inputsSize() != 1:
+    source = positions.node()
+    if source.kind() not in _POSITIONS or source.inputsSize() != 1:
         return
-    mask = found.inputsAt(0)
+    mask = source.inputsAt(0)
     is_mask = facts.dtype(mask) == torch.bool and facts.rank(mask) == len(items)
     if is_mask and _has_sizes_of(mask, whole, facts):
         types = [indices.type()]
-        only = ir.insert(graph, "prim::ListConstruct", [mask], node, types)
-        node.replaceInput(1, only.output())
+        masks = ir.insert(graph, "prim::ListConstruct", [mask], node, types)
+        node.replaceInput(1, masks.output())
 
 
 def _list_with(item: Any, index: int) -> Any | None:
@@ -89,8 +89,8 @@ def _list_with(item: Any, index: int) -> Any | None:
 
 
 def _has_sizes_of(mask: Value, whole: Value, facts: Facts) -> bool:
-    """Whether the mask is certainly computed from `whole`, element by element or over last axes.
-    Positions may also come from a smaller mask, which is no index itself.
+    """Whether the mask is certainly computed from `whole`, element by element or by reductions of
+    its last axis. The positions of a smaller mask are valid indices, but that mask is not.
     """
     if facts.rank(whole) is None:
         return False
