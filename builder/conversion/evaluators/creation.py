@@ -180,7 +180,7 @@ def range_length(ctx: ConversionContext, start: Size, end: Size, step: Any) -> S
                 " float64"
             )
         if not isinstance(quotient, DynamicScalar):
-            return math.ceil(quotient)
+            return math.ceil(float(quotient))
         return scalars.convert(ctx, scalars.unary(ctx, "CEIL", quotient), torch.int64)  # type: ignore[no-any-return]
     back = start - end
     count = -(back // step)
