@@ -21,10 +21,15 @@ from builder.parity.calling import positional
 from builder.parity.coverage import Coverage, Outcome
 from builder.parity.structure import ListTooLong
 from builder.parity.tolerances import limits
+from builder.parity.work import Work
 from builder.triton import Golden
 
 MOST_TRIED = 64
 """Variations that are run before the search gives up."""
+MOST_WORK = 10**11
+"""Work of all variations together before the search ends early (see Work): about 20 s on one core.
+It is counted, so the same model has the same goldens on every machine.
+"""
 MOST_ADDED = 6
 """Goldens that are added; each one costs time at every later comparison."""
 LARGEST = {"fp32": 4096.0, "tf32": 4096.0, "fp16": 64.0, "bf16": 64.0}
@@ -59,6 +64,8 @@ class GoldenSearch:
 
     def __post_init__(self) -> None:
         self.coverage = Coverage(self.module, self._ranks())
+        self.work = Work(MOST_WORK)
+        self.tried = 0
         self.present: set[tuple[str, bool]] = set()
         """(output, whether it is a tensor) of the goldens, where outputs may be None."""
 
@@ -104,6 +111,17 @@ class GoldenSearch:
         """The outcomes that no golden reaches, in program order."""
         return tuple(self.coverage.unreached)
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """A warning if the search ended early, at its limit of work."""
+        if not (self.work.exceeded and self._is_incomplete):
+            return ()
+        return (
+            f"the search for goldens of branches and bounds ended after {self.tried} of up to"
+            f" {MOST_TRIED} variations of the inputs, because the model takes too long; add"
+            " inputs of your own (manifest: goldens: FILE.npz)",
+        )
+
     def more(self, base: Golden, sizes: Mapping[str, int]) -> Iterator[Golden]:
         """Goldens that reach new outcomes, named `p0-reach<n>`; `base` is the golden of the first
         profile's `sizes`, whose values are varied.
@@ -112,9 +130,12 @@ class GoldenSearch:
         if largest is None or not self._is_incomplete:
             return
         added = 0
-        for number, tensors in enumerate(self._variations(base, sizes, largest)):
-            if number == MOST_TRIED or added == MOST_ADDED or not self._is_incomplete:
+        for tensors in self._variations(base, sizes, largest):
+            if self.tried == MOST_TRIED or added == MOST_ADDED:
                 return
+            if self.work.exceeded or not self._is_incomplete:
+                return
+            self.tried += 1
             golden = self._useful(f"p0-reach{added}", tensors)
             if golden is not None:
                 added += 1
@@ -159,7 +180,8 @@ class GoldenSearch:
     def _useful(self, name: str, tensors: list[torch.Tensor]) -> Golden | None:
         """The golden of these tensors, if it reaches a new outcome and is stable in float32."""
         try:
-            reached = self._reached(tensors) - self.coverage.reached
+            with self.work:
+                reached = self._reached(tensors) - self.coverage.reached
             if not (reached or self.unseen):
                 return None
             golden = self.record(name, tensors)

@@ -76,8 +76,8 @@ def record(
 class Recording:
     """The goldens of a module, and the branches, comparisons and bounds that they do not reach.
 
-    `reduced` has a line for each golden that is smaller than its profile's size, and for each
-    default that differs from forward's own.
+    `reduced` has a line for each golden that is smaller than its profile's size, for each default
+    that differs from forward's own, and for a search that ended early.
     """
 
     goldens: tuple[Golden, ...]
@@ -155,7 +155,11 @@ def record_goldens(
     recorder = _Recorder(module, spec, names, tuple(paths), optional)
     goldens = tuple(recorder.all())
     search = recorder.search
-    reduced = (*recorder.reduced, *_left_out(recorder.left_out))
+    reduced = (
+        *recorder.reduced,
+        *_left_out(recorder.left_out),
+        *search.warnings,
+    )
     return Recording(goldens, search.unreached, reduced, search.unseen)
 
 

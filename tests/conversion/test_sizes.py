@@ -7,10 +7,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import sympy
 import torch
 from torch.nn import functional as F
 
 from builder.conversion.context import ConversionContext, axis_symbol
+from builder.conversion.dynamic import bounds
 from builder.conversion.sizes import propagate_sizes
 from builder.engine.flavor import trt
 from builder.engine.network import new_network
@@ -96,3 +98,14 @@ def test_integer_factor_needs_no_length_bound() -> None:
     check(
         network, x, mask, dynamic={0: {2: "a"}, 1: {2: "b"}}, more=more, rtol=0, atol=0
     )
+
+
+def test_maximum_of_long_expressions_is_not_simplified(
+    ctx: ConversionContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = ctx.size(add_input(ctx, "n"), 0)
+    other = ctx.size(add_input(ctx, "m"), 0)
+    monkeypatch.setattr(sympy.Max, "_is_connected", None)  # takes seconds
+    longest = ctx.maximum(size - other, 0)
+    assert longest.expr == ctx.maximum(size - other, 0).expr
+    assert bounds(longest.expr, ctx.ranges()) == (0, 6)

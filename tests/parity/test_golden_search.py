@@ -171,6 +171,22 @@ def test_unreached_branch_is_a_warning_with_its_line(tmp_path: Path) -> None:
     assert "goldens: FILE.npz" in warning
 
 
+def test_search_of_a_costly_module_ends_early_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Longer(nn.Module):
+        """Takes as many steps as the largest value."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(int(x.abs().max())):
+                x = x.sigmoid()
+            return x.clamp(max=2.0)
+
+    monkeypatch.setattr("builder.parity.golden_search.MOST_WORK", 10**8)
+    (warning,) = recorded(Longer(), tmp_path).warnings
+    assert "ended after" in warning and "goldens: FILE.npz" in warning
+
+
 def test_outputs_that_depend_on_rounding_are_not_recorded(tmp_path: Path) -> None:
     recording = recorded(IllConditioned(), tmp_path)
     assert not extra_goldens(recording)
