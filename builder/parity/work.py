@@ -29,7 +29,7 @@ class Work(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, limit: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.limit = limit
         self.done = 0
 
