@@ -153,6 +153,8 @@ def test_every_spelling_of_an_unsafe_operator_is_found(
         ("f = torch.save", "aten::save"),
         ("__torch__.torch.classes.c10d.ProcessGroup(x)", "torch.classes.c10d"),
         ("# torch.save(x)", "sees no code"),
+        ("# ops. This can, ops.mine.act(x)", "sees no code"),
+        ("ops. This can happen", "not code that torch.jit.save writes"),
         ("x = 'a' b", "not code that torch.jit.save writes"),
         ("self = x\n    self.save()", "aten::save"),
         ("other.save(x)", "aten::save"),
@@ -175,6 +177,7 @@ def test_unsafe_source_is_refused(code: str, words: str) -> None:
         "self.global",
         "__torch__.torch.classes.quantized.LinearPackedParamsBase",
         "self.from_file_name",
+        'x = "Couldn\\\'t load custom C++ ops. This can happen if"',
     ],
 )
 def test_safe_source_is_accepted(code: str) -> None:
