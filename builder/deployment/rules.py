@@ -18,7 +18,7 @@ from builder.deployment.models import Model, folder_bytes
 from builder.deployment.server_facts import ServerFacts
 from builder.errors import PublishError
 from builder.serving import features
-from builder.store import published
+from builder.store import SIDECAR, published
 from builder.triton import AMPERE_PLUS, damage, dtypes, ensemble, section, versions
 
 ERROR, WARNING = "error", "warning"
@@ -80,6 +80,9 @@ def _server_rule(
 
 @_model_rule(DAMAGED, REPUBLISH)
 def _damaged(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+    is_record = (model.folder / SIDECAR).is_file()
+    if is_record and not published.is_sealed(model.record):
+        yield f"{SIDECAR} is not the file that was published"
     recorded = {
         name: digest
         for name, digest in (model.record.get("files") or {}).items()

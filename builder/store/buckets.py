@@ -101,9 +101,7 @@ class Mirror:
         for model in sorted(models, key=self._is_not_step):
             self._write([name for name in changed if self._model_of(name) == model])
         with _explained(self.url, "written"):
-            for name in sorted(
-                gone, key=lambda name: PurePosixPath(name).name != CONFIG
-            ):
+            for name in sorted(gone, key=self._removal_rank):
                 self.fs.rm_file(self._path(name))
         self.before = now
         self.marks = self._marks_now()
@@ -146,6 +144,13 @@ class Mirror:
     def _is_not_step(self, model: str) -> tuple[bool, str]:
         """A sort key for models: steps before the ensembles that name them."""
         return retired.step_of(self.copy / model) is None, model
+
+    def _removal_rank(self, name: str) -> tuple[bool, bool]:
+        """The rank of a removed file: configs first, those of ensembles before those of steps, so
+        that no server reads an ensemble without its steps.
+        """
+        model = self.first / self._model_of(name)
+        return PurePosixPath(name).name != CONFIG, retired.step_of(model) is not None
 
     def _is_of_version(self, name: str) -> bool:
         return PurePosixPath(name).relative_to(self._model_of(name)).parts[0].isdigit()

@@ -74,13 +74,13 @@ class Counts(Results):
 @dataclass
 class Change:
     """The change that is killed: `prepare` creates the repository with generation `old`, and `make`
-    changes it to `new`.
+    changes it to `new`. After a removal, `new` is None.
     """
 
     prepare: Callable[[Path], object]
     make: Callable[[Path], object]
     old: int
-    new: int
+    new: int | None
 
 
 def _publication(keep: int) -> Change:
@@ -141,12 +141,24 @@ def _artifact(generation: int, keep: int) -> EnsembleArtifact:
     return replace(made, spec=replace(made.spec, versions=Versions(keep=keep)))
 
 
+def _removal() -> Change:
+    """The removal of an ensemble with its steps."""
+    first = _artifact(1, keep=0)
+    return Change(
+        partial(publish, first),
+        lambda repository: history.remove(repository / NAME),
+        1,
+        None,
+    )
+
+
 CHANGES: dict[str, Callable[[], Change]] = {
     "publish": lambda: _publication(keep=0),
     "single": lambda: _one_folder(single),
     "fused": lambda: _one_folder(_fused),
     "version": lambda: _publication(keep=3),
     "rollback": _rollback,
+    "remove": _removal,
 }
 """Changes of a repository that can be killed, by name."""
 
@@ -275,7 +287,8 @@ def _judge(
 ) -> None:
     generation = _generation(repository)
     if not (repository / NAME).exists():
-        counts.absent += 1
+        counts.absent += chosen.new is not None
+        counts.new += chosen.new is None
     elif generation is None:
         counts.torn += 1
     else:
@@ -294,12 +307,20 @@ def _judge(
 def _repair(repository: Path, chosen: Change, counts: Counts) -> None:
     """Perform the next run: it repairs the repository, then makes the requested change."""
     tidy(repository)
-    generation = _generation(repository)
-    whole = generation is not None and not _staged(repository)
-    if generation != chosen.new:
+    absent = chosen.new is None and not (repository / NAME).exists()
+    whole = absent or _generation(repository) is not None
+    clean = not _staged(repository)
+    if not _is_done(repository, chosen):
         chosen.make(repository)
-    done = _generation(repository) == chosen.new and not _staged(repository)
-    counts.not_repaired += not (whole and done)
+    done = _is_done(repository, chosen) and not _staged(repository)
+    counts.not_repaired += not (whole and clean and done)
+
+
+def _is_done(repository: Path, chosen: Change) -> bool:
+    """Whether the change is complete. A removal leaves neither the model nor steps."""
+    if chosen.new is None:
+        return not any(path.is_dir() for path in repository.iterdir())
+    return _generation(repository) == chosen.new
 
 
 def _generation(repository: Path) -> int | None:

@@ -50,7 +50,7 @@ def test_republished_ensemble_gives_no_wrong_results_under_load(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("change", ["version", "rollback", "single", "fused"])
+@pytest.mark.parametrize("change", ["version", "rollback", "remove", "single", "fused"])
 def test_kills_never_leave_a_partial_model_or_version(
     tmp_path: Path, change: str
 ) -> None:

@@ -119,6 +119,11 @@ INSERTED: dict[str, tuple[str, Callable[[Path], None], dict[str, Any]]] = {
         lambda r: edit(r / "scorer" / "1" / "model.py", "^", "#"),
         {},
     ),
+    "an edited record": (
+        "P02",
+        lambda r: edit(r / "scorer" / "trt-build.json", "{", '{"edited": 1,'),
+        {},
+    ),
     "an unknown version folder": ("P03", add_version_folder, {}),
     "no such backend": ("P04", no_change, {"backends": frozenset({"python"})}),
     "another flavor": (

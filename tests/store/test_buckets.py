@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,29 @@ def test_publication_removes_old_version_and_writes_farm_folder(
     final = contents(url)
     assert sorted(final) == sorted(name.replace("/1/", "/2/") for name in first)
     assert final["net/config.pbtxt"] == b"serves 2"
+
+
+def test_removal_deletes_config_of_ensemble_first(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that polls never reads an ensemble without its steps."""
+    order: list[str] = []
+    with buckets.opened(url, writes=True) as mirror:
+        write(mirror.path / "z", 1)
+        write(mirror.path / "a.1f", 1, step_of="z")
+        mirror.publish()
+    with buckets.opened(url, writes=True) as mirror:
+        rm_file = mirror.fs.rm_file
+
+        def record(target: str) -> None:
+            order.append(target.partition("/repository/")[2])
+            rm_file(target)
+
+        monkeypatch.setattr(mirror.fs, "rm_file", record)
+        for model in ("z", "a.1f"):
+            shutil.rmtree(mirror.path / model)
+        mirror.publish()
+    assert order[:2] == ["z/config.pbtxt", "a.1f/config.pbtxt"] and len(order) == 8
 
 
 @pytest.mark.parametrize("failing", ["2/model.plan", "trt-build.json", "config.pbtxt"])
