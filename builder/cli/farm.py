@@ -29,10 +29,11 @@ def status_command(terminal: Terminal, /, farm_file: Path) -> None:
     """Show which nodes can build for each target of FARM.yaml, and the runs of `repo --farm` on its
     cluster.
     """
+    from builder import farm
     from builder.farm import board, cluster
 
-    farm_config = _running(farm_file)
-    with cluster.connected(farm_config) as library:
+    farm_config = farm.read(farm_file)
+    with cluster.connected(farm_config, running=True) as library:
         alive = cluster.nodes(library)
         targets = []
         for target in farm_config.targets:
@@ -56,9 +57,10 @@ def cancel_command(terminal: Terminal, /, farm_file: Path) -> None:
     """Cancel every run of `trt-build repo --farm` on the cluster of FARM.yaml. Such a run publishes
     nothing and ends with exit code 130. Built plans stay in the store.
     """
+    from builder import farm
     from builder.farm import board, cluster
 
-    with cluster.connected(_running(farm_file)) as library:
+    with cluster.connected(farm.read(farm_file), running=True) as library:
         names = board.cancel(library)
     text = f"canceled: {', '.join(names)}" if names else "no run to cancel"
     terminal.result({"canceled": names}, lambda: terminal.line(text))
@@ -66,18 +68,6 @@ def cancel_command(terminal: Terminal, /, farm_file: Path) -> None:
 
 farm_command.add_command(status_command)
 farm_command.add_command(cancel_command)
-
-
-def _running(farm_file: Path) -> Any:
-    """The farm with its running cluster. For `local`, the cluster of a command on this machine."""
-    from dataclasses import replace
-
-    from builder import farm
-
-    farm_config = farm.read(farm_file)
-    if farm_config.is_local:
-        return replace(farm_config, address="auto")
-    return farm_config
 
 
 def _show(terminal: Terminal, data: dict[str, Any]) -> None:

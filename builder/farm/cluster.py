@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from builder.errors import EnvironmentProblem
-from builder.farm.config import Farm, Target
+from builder.farm.config import LOCAL, Farm, Target
 from builder.repository import jobs
 
 NAMESPACE = "trt-build"
@@ -35,9 +35,10 @@ def ray() -> Any:
 
 
 @contextlib.contextmanager
-def connected(farm: Farm) -> Iterator[Any]:
+def connected(farm: Farm, *, running: bool = False) -> Iterator[Any]:
     """Connect to the farm's cluster and return Ray. A local cluster is shut down with the block.
 
+    With `running`, connects to the local cluster of another command and starts none.
     Raises EnvironmentProblem if the cluster does not answer.
     """
     library = ray()
@@ -50,7 +51,9 @@ def connected(farm: Farm) -> Iterator[Any]:
         "logging_level": logging.ERROR,
         "configure_logging": True,
     }
-    if farm.is_local:
+    if running and farm.is_local:
+        options |= {"address": "auto"}
+    elif farm.is_local:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         options |= {"address": "local", "include_dashboard": False}
         options |= {
@@ -82,6 +85,13 @@ def _require_reachable(farm: Farm) -> None:
 
 
 def _unusable(farm: Farm, error: Exception) -> EnvironmentProblem:
+    if farm.is_local:
+        return EnvironmentProblem(
+            f"the local Ray cluster (`address: {LOCAL}`) cannot be used: {error}",
+            where=farm.file or None,
+            fix="a local cluster exists only while `trt-build repo --farm` runs on this"
+            " machine; for another one, set `address` to its host:port",
+        )
     return EnvironmentProblem(
         f"the Ray cluster {farm.address} cannot be used: {error}",
         where=farm.file or None,

@@ -243,4 +243,8 @@ def test_unreachable_address_is_reported_without_waiting(tmp_path: Path) -> None
             completed.exit_code == 4
             and f"cluster 127.0.0.1:{port} cannot be used" in completed.output
         )
+    file.write_text("address: local\ntargets: {a: {}}\n")
+    ended = CliRunner().invoke(main, ["farm", "status", str(file)])
+    assert ended.exit_code == 4 and "only while `trt-build repo" in ended.output
+    assert "`address: local`" in ended.output and "cluster auto" not in ended.output
     assert time.monotonic() - began < 15 and "Connection refused" in completed.output
