@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import torch
+
 from builder.conversion import named_inputs
 from builder.errors import TrtBuildError, UnsupportedOperator, UnsupportedOperators
 from builder.lowering import LoweredGraph
@@ -17,6 +19,7 @@ from builder.partition.placement import final_kinds, members
 from builder.partition.segments import FREE, NOWHERE, TENSORRT, TORCH
 from builder.partition.shapes import Shapes, infer_shapes
 from builder.partition.support import Support, support
+from builder.partition.unset import set_tensors
 from builder.partition.view import Step, View, view
 from builder.printable import counted
 
@@ -256,6 +259,8 @@ class _Boundary:
         outputs = [name for name in produced if name in self.crossing]
         new_ranges: dict[str, Range] = {}
         lowered = extract(self.graph_view, indices, inputs, outputs, self.names)
+        if kind == TORCH:
+            set_tensors(lowered.graph, [self._zeros(name) for name in outputs])
         sides = [[self._is_bare(name) for name in names] for names in (inputs, outputs)]
         front, back = with_axis(lowered.graph, *sides)
         positions = [self.positions[index] for index in indices]
@@ -286,6 +291,17 @@ class _Boundary:
         if self._is_bare(value):
             return replace(spec, shape=(1,))
         return spec
+
+    def _zeros(self, value: str) -> torch.Tensor:
+        """Zeros like the value at the first profile's opt, without memory for the elements. Empty
+        if its shape is not known.
+        """
+        result = self.shapes.spec(value, self.names[value])
+        if result is None:
+            return torch.zeros(0)
+        spec, ranges = result
+        shape = spec.at({**self.profiles[0], **ranges}, 1)
+        return torch.zeros((), dtype=getattr(torch, spec.dtype)).expand(shape)
 
     def _is_bare(self, value: str) -> bool:
         """Whether the value is a 0-d boundary tensor.

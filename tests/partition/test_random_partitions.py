@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import unittest.mock
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import builder
 from builder.lowering import LoweredGraph
 from builder.manifest.spec import Fallback, TensorSpec
 from builder.partition import Partition, split
@@ -160,3 +161,32 @@ def _outputs_a_tensor(lowered: LoweredGraph, index: int) -> bool:
     return index < len(nodes) and any(
         str(v.type()) == "Tensor" for v in nodes[index].outputs()
     )
+
+
+class SetOnOnePath(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: Optional[torch.Tensor] = None  # noqa: UP045
+        if bool(x.sum() > 0):
+            y = x * 2
+        z = y
+        if bool(x[0, 0] > 1):
+            z = None
+        if z is not None and y is not None:
+            return z + y
+        elif y is not None:
+            return y - 1
+        return x + 100
+
+
+@pytest.mark.parametrize("kept", [set(), {3, 12, 15}, {6, 8}, {9, 10, 13, 15, 18, 19}])
+def test_segments_pass_on_values_that_a_branch_leaves_unset(kept: set[int]) -> None:
+    """Torch cannot return an unset value. The program never reads it."""
+    module = torch.jit.script(SetOnOnePath())
+    lowered = builder.lower(module, specs=SPECS[:1])
+    parts = split(
+        lowered, SPECS[:1], (BATCH,), Fallback(min_block_size=1), in_torch=kept
+    )
+    for number in (-1.0, 0.25, 2.0):
+        x = torch.full((3, 4), number)
+        (got,) = run(parts, {parts.inputs[0]: x})
+        torch.testing.assert_close(got, module(x), rtol=0, atol=0)
