@@ -43,24 +43,9 @@ class Reordered(nn.Module):
         return x
 
 
-class Steep(nn.Module):
-    """Exceeds the tolerance for a change of several rounding steps, but not of one."""
-
-    def __init__(self, shift: float) -> None:
-        super().__init__()
-        self.shift = shift
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.sin(x * 100.0 + self.shift)
-
-
 @pytest.mark.parametrize(
     ("published", "original", "amplifies"),
-    [
-        (Amplifies(), Reordered(), True),
-        (Steep(0.0), Steep(5e-4), True),
-        (nn.Sigmoid(), nn.Tanh(), False),
-    ],
+    [(Amplifies(), Reordered(), True), (nn.Sigmoid(), nn.Tanh(), False)],
 )
 def test_amplified_rounding_error_is_not_a_defect(
     published: nn.Module, original: nn.Module, amplifies: bool
