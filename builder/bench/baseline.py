@@ -59,7 +59,7 @@ def compare(
 def unmatched(
     before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
 ) -> list[str]:
-    """The levels of one of two documents that the other has not, such as `net grpc c1`."""
+    """The levels that only one of the documents has, such as `net grpc c1`."""
     differing = _levels(before).keys() ^ _levels(after).keys()
     return [
         " ".join(word for word in key if word != "none") for key in sorted(differing)

@@ -67,7 +67,7 @@ def _network(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None
     picture: Path | None = settings.pop("graph")
     if picture and picture.suffix.lower() != ".svg":
         raise UsageError(
-            f"{picture} is no SVG file", fix="use a name that ends with .svg"
+            f"{picture} is not an SVG file", fix="use a name that ends with .svg"
         )
     isolate = settings.pop("isolate")
     inputs = options.parsed(settings.pop("inputs"))

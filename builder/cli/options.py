@@ -412,8 +412,10 @@ def without_source(terminal: Terminal, models: Path, out: Path) -> list[str]:
     from builder.store import published, retired
 
     sources = find_models(models) if models.is_dir() and out.is_dir() else []
-    is_of_many = any(source.name != models.resolve().name for source in sources)
-    if not is_of_many:  # one model, or its own folder
+    is_folder_of_models = any(
+        source.name != models.resolve().name for source in sources
+    )
+    if not is_folder_of_models:  # one model, or its own folder
         return []
     names = {folder.name for folder in published.recorded_folders(out)}
     names -= {source.name for source in sources}

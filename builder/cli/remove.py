@@ -21,7 +21,7 @@ def remove_command(
     ensemble. Each model is removed whole or not at all.
 
     A removed model cannot be rolled back. `trt-build repo` builds it again from its model file. A
-    server in explicit mode serves it until it is told to unload it.
+    server in explicit mode serves it until you unload it.
     """
     from builder import store
     from builder.report import records

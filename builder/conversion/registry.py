@@ -140,12 +140,13 @@ def of_operands(operator: str, *overloads: str) -> list[str]:
 def for_each(*rows: Any) -> Callable[[Function], Function]:
     """Call a function once for each row: an argument, or a tuple of all arguments.
 
-    Functions that register one operator of a family are decorated so.
+    It decorates functions that register one operator of a family.
     """
 
     def register(function: Function) -> Function:
         for row in rows:
-            function(*row) if isinstance(row, tuple) else function(row)
+            arguments = row if isinstance(row, tuple) else (row,)
+            function(*arguments)
         return function
 
     return register

@@ -258,8 +258,7 @@ def _is_set(value: Value) -> bool:
         return False
     if node.kind() != "prim::If":
         return True
-    at = value.offset()
-    return all(_is_set(list(block.outputs())[at]) for block in node.blocks())
+    return all(map(_is_set, ir.branch_ends(value)))
 
 
 def in_double(lowered: LoweredGraph) -> LoweredGraph:

@@ -76,7 +76,7 @@ def first_node(graph: Graph) -> Node:
 
 
 def branch_ends(value: Value) -> list[Value]:
-    """What each branch of an if returns for `value`, an output of the if."""
+    """The value that each branch of an if returns for `value`, an output of the if."""
     blocks = value.node().blocks()
     return [list(block.outputs())[value.offset()] for block in blocks]
 

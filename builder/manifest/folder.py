@@ -19,7 +19,7 @@ UNREAD_SUFFIXES = (".onnx",)
 FIXED_STEM = "model"  # `resnet/model.pt` is the model `resnet`
 
 SAMPLE = 1024
-"""Bytes from which a text file is known."""
+"""The number of bytes that are read to recognize a text file."""
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
@@ -219,7 +219,7 @@ def _paired(model: Path, manifests: Sequence[Path]) -> ModelFiles:
 
 
 def _refuse_text(path: Path) -> None:
-    """Raise UsageError for a text file that is no manifest."""
+    """Raise UsageError for a text file that is not a manifest."""
     if path.suffix in (*MODEL_SUFFIXES, *MANIFEST_SUFFIXES):
         return
     with path.open("rb") as file:

@@ -225,7 +225,7 @@ def describe(
         client.infer(model, inputs, {"trt_build.describe": True}, position=position)
     except InferenceServerException as refusal:
         text = refusal.message() or ""
-        with suppress(ValueError):  # no JSON
+        with suppress(ValueError):  # not JSON
             return dict(json.loads(text[text.index("{") :]))
     return {}
 

@@ -26,8 +26,8 @@ def _set(graph: Graph, output: Value, value: torch.Tensor) -> None:
         if output.type().kind() == "TensorType":
             ir.replace(node, [ir.insert_constant(graph, value, node)])
     elif node.kind() == "prim::If":
-        for block in node.blocks():
-            _set(graph, list(block.outputs())[at], value)
+        for end in ir.branch_ends(output):
+            _set(graph, end, value)
     elif node.kind() == "prim::Loop":
         body = ir.first_block(node)
         _set(graph, node.inputsAt(at + 2), value)

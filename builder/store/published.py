@@ -132,7 +132,7 @@ def shaped(folder: Path) -> Iterator[None]:
 
 
 def _newer(folder: Path) -> str | None:
-    """The fix for a record that a later version wrote. None for other ones."""
+    """The fix for a record that a later version wrote; None for other records."""
     number = read(folder / SIDECAR).get("format")
     if isinstance(number, int) and number > FORMAT:
         return (

@@ -126,7 +126,9 @@ def move_in(name: str, steps: Sequence[str], repository: Path, stage: Path) -> N
 
 @contextlib.contextmanager
 def blocked(name: str, repository: Path, change: str = "published") -> Iterator[None]:
-    """Convert a file system error to a TrtBuildError. `change` is what was to be done."""
+    """Convert a file system error to a TrtBuildError. `change` names the operation
+    in the message.
+    """
     try:
         yield
     except OSError as error:

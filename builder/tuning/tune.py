@@ -515,12 +515,10 @@ class _Run:
 
     def _torch_faster(self, trials: Sequence[Trial]) -> str | None:
         """Torch's best trial, if it beats the best plan by more than SMALLEST_GAIN."""
-        torch = plan = None
-        for trial in reversed(self._holding(trials)):  # the best one last
-            if self._replaced_by_torch(trial.configuration):
-                torch = trial
-            else:
-                plan = trial
+        best: dict[bool, Trial] = {}  # by whether torch replaces the plans
+        for trial in self._holding(trials):
+            best.setdefault(self._replaced_by_torch(trial.configuration), trial)
+        torch, plan = best.get(True), best.get(False)
         if torch is None or torch.score is None:
             return None
         if plan is None or plan.score is None:

@@ -414,10 +414,10 @@ def filled_diagonal(pixels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         filled_diagonal,
     ],
 )
-def test_writes_to_an_input_of_known_dtype_and_rank(
+def test_writes_to_an_input_of_known_dtype(
     function: Callable[..., Any],
 ) -> None:
-    """Whether a cast copies depends on the dtype before it, what a diagonal is on the rank."""
+    """Whether a cast copies depends on the dtype before it."""
     x = torch.arange(6, dtype=torch.uint8).reshape(2, 3)
     lowered = builder.lower(
         torch.jit.script(function), specs=[builder.TensorSpec("uint8", (2, 3))]

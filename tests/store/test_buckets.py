@@ -48,20 +48,28 @@ def first(url: str) -> dict[str, bytes]:
     return contents(url)
 
 
+def record_targets(
+    mirror: Any, operation: str, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """The files of later calls of a file system operation, whose last argument is the target."""
+    targets: list[str] = []
+    function = getattr(mirror.fs, operation)
+
+    def record(*arguments: str) -> None:
+        targets.append(arguments[-1].partition("/repository/")[2])
+        function(*arguments)
+
+    monkeypatch.setattr(mirror.fs, operation, record)
+    return targets
+
+
 def test_publication_writes_steps_first_and_configs_last(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    order: list[str] = []
     with buckets.opened(url, writes=True) as mirror:
         write(mirror.path / "a", 1)
         write(mirror.path / "z.1f", 1, step_of="a")
-        put = mirror.fs.put_file
-
-        def record(source: str, target: str) -> None:
-            order.append(target.partition("/repository/")[2])
-            put(source, target)
-
-        monkeypatch.setattr(mirror.fs, "put_file", record)
+        order = record_targets(mirror, "put_file", monkeypatch)
         mirror.publish()
         mirror.publish()  # nothing is left to write
     files = ("1/model.plan", "goldens/0.npz", "trt-build.json", "config.pbtxt")
@@ -90,19 +98,12 @@ def test_removal_deletes_config_of_ensemble_first(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that polls never reads an ensemble without its steps."""
-    order: list[str] = []
     with buckets.opened(url, writes=True) as mirror:
         write(mirror.path / "z", 1)
         write(mirror.path / "a.1f", 1, step_of="z")
         mirror.publish()
     with buckets.opened(url, writes=True) as mirror:
-        rm_file = mirror.fs.rm_file
-
-        def record(target: str) -> None:
-            order.append(target.partition("/repository/")[2])
-            rm_file(target)
-
-        monkeypatch.setattr(mirror.fs, "rm_file", record)
+        order = record_targets(mirror, "rm_file", monkeypatch)
         for model in ("z", "a.1f"):
             shutil.rmtree(mirror.path / model)
         mirror.publish()

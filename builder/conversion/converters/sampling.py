@@ -110,9 +110,9 @@ def _coordinates(
     """From -1 to 1, the centers of `length` pixels or, with `align_corners`, their corners. One
     pixel is at 0.
     """
-    last = ctx.arithmetic("sub", length, 1)
+    last = length - 1
     twice = ctx.elementwise("PROD", *ctx.operands(iota(ctx, length), 2))
     from_center = ctx.elementwise("SUB", *ctx.operands(twice, last))
-    steps = ctx.arithmetic("max", last, 1) if align_corners else length
+    steps = ctx.maximum(last, 1) if align_corners else length
     numbers = ctx.operands(from_center, steps, dtype=torch.float32)
     return ctx.cast(ctx.elementwise("DIV", *numbers), dtype)

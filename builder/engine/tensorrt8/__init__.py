@@ -5,7 +5,7 @@ for it ends.
   messages, and messages of its builder in error logs.
 - `network`: a wrapper of INetworkDefinition that keeps dtypes, and takes the newer methods'
   arguments; weights from an array, because it takes no address.
-- `infinities`: constants that keep their value.
+- `infinities`: constant infinities, which the engine would replace by 1e38.
 - `config`: the builder flags by which it chooses precisions.
 - `evaluation`: the dtypes that its layers report, for the reference.
 

@@ -52,7 +52,7 @@ def keep_infinities(
 class _Readers:
     """The inputs that read each tensor, the layer that computes it, and the infinite constants.
 
-    Tensors are compared by identity, so the layers are kept: see `reference.node.Values`.
+    Tensors are compared by identity, so the layers stay referenced: see `reference.node.Values`.
     """
 
     def __init__(self, network: INetworkDefinition) -> None:
@@ -103,8 +103,8 @@ class _Readers:
         """Whether a layer masks products of matrices, possibly masked before: it selects -inf, or
         adds a mask of zeros and -inf. Other scores may be less than -1e38.
         """
-        if self._selects_lowest(layer):
-            (scores,) = {layer.get_input(1), layer.get_input(2)} - self._lowest
+        scores = self._beside_lowest(layer)
+        if scores is not None:
             if self._is_product(scores):
                 return True
             return len(self.of.get(scores, ())) == 1 and self._is_masked(scores)
@@ -112,11 +112,13 @@ class _Readers:
             self._is_added_mask(layer.get_input(index)) for index in (0, 1)
         )
 
-    def _selects_lowest(self, layer: ILayer) -> bool:
+    def _beside_lowest(self, layer: ILayer) -> ITensor | None:
+        """The other operand of a select of -inf; None for other layers."""
         if layer_type(layer) != "SELECT":
-            return False
+            return None
         chosen = {layer.get_input(1), layer.get_input(2)}
-        return len(chosen) == 2 and len(chosen - self._lowest) == 1
+        others = chosen - self._lowest
+        return others.pop() if len(chosen) == 2 and len(others) == 1 else None
 
     def _is_sum_of_scores(self, layer: ILayer) -> bool:
         return _kind(layer) == "ELEMENTWISE.SUM" and any(
@@ -136,9 +138,9 @@ class _Readers:
         )
 
     def _is_zero_or_lowest(self, layer: ILayer) -> bool:
-        if not self._selects_lowest(layer):
+        other = self._beside_lowest(layer)
+        if other is None:
             return False
-        (other,) = {layer.get_input(1), layer.get_input(2)} - self._lowest
         source = self._source_of(other, MOVES)
         return source is not None and _is_zero(source)
 
@@ -164,7 +166,7 @@ class _Readers:
         readers = [layer for layer, _ in self.of[scores]]
         if scores.is_network_output or not readers:
             return False
-        if len(readers) == 1 and self._selects_lowest(readers[0]):
+        if len(readers) == 1 and self._beside_lowest(readers[0]) is not None:
             return self._feeds_softmax(readers[0].get_output(0))
         others = [reader for reader in readers if layer_type(reader) != "SOFTMAX"]
         return len(others) < len(readers) and all(map(self._is_search, others))

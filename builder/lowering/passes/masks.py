@@ -71,9 +71,8 @@ def _index_by_mask(graph: Graph, node: Node, facts: Facts) -> None:
     mask = source.inputsAt(0)
     is_mask = facts.dtype(mask) == torch.bool and facts.rank(mask) == len(items)
     if is_mask and _has_sizes_of(mask, whole, facts):
-        types = [indices.type()]
-        masks = ir.insert(graph, "prim::ListConstruct", [mask], node, types)
-        node.replaceInput(1, masks.output())
+        masks = Emit(graph, node).op("prim::ListConstruct", mask, type=indices.type())
+        node.replaceInput(1, masks)
 
 
 def _list_with(item: Any, index: int) -> Any | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
+from builder.lowering.emit import Emit
 from builder.lowering.passes import Context, lowering_pass
 
 _CHECKS = ("aten::__is__", "aten::__isnot__")
@@ -33,7 +34,7 @@ class _Optionals:
         self.present: dict[int, Value] = {}
 
     def collect(self, value: Value) -> bool:
-        """Add a value and those that it is connected with. Returns whether all can be split."""
+        """Add a value and those that it is connected to. Returns whether all can be split."""
         pending = [value]
         while pending:
             value = pending.pop()
@@ -66,9 +67,8 @@ class _Optionals:
     def _replace_check(self, graph: Graph, node: Node) -> None:
         present = self._present(graph, node.inputsAt(0), node)
         if node.kind() == "aten::__is__":
-            present = ir.insert(
-                graph, "aten::__not__", [present], node, [ir.C.BoolType.get()]
-            ).output()
+            emit = Emit(graph, node)
+            present = emit.op("aten::__not__", present, type=ir.C.BoolType.get())
         ir.replace(node, [present])
 
     def _replace_none(self, graph: Graph, value: Value) -> None:
@@ -76,9 +76,7 @@ class _Optionals:
         for block in value.node().blocks():
             end = block.returnNode()
             if ir.is_none(end.inputsAt(value.offset())):
-                unset = ir.insert(
-                    graph, "prim::Uninitialized", (), end, [value.type()]
-                ).output()
+                unset = Emit(graph, end).op("prim::Uninitialized", type=value.type())
                 end.replaceInput(value.offset(), unset)
 
     def _present(self, graph: Graph, value: Value, before: Node) -> Value:
@@ -108,7 +106,7 @@ def _sources(value: Value) -> list[Value] | None:
     if node.kind() == "prim::Uninitialized":
         return []
     if node.kind() == "prim::If":
-        return [block.returnNode().inputsAt(at) for block in node.blocks()]
+        return ir.branch_ends(value)
     if node.kind() == "prim::Param":
         node, at = node.owningBlock().owningNode(), at - 1
     if node is None or node.kind() != "prim::Loop" or at < 0:
@@ -126,8 +124,7 @@ def _may_be_none(value: Value) -> bool:
     node = value.node()
     if value.type().kind() != "OptionalType" or node.kind() != "prim::If":
         return False
-    ends = [block.returnNode().inputsAt(value.offset()) for block in node.blocks()]
-    return any(map(_may_be_none, ends))
+    return any(map(_may_be_none, ir.branch_ends(value)))
 
 
 def _users(value: Value) -> list[Value] | None:

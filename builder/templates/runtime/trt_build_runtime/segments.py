@@ -35,19 +35,8 @@ class SegmentsExecutor:
         self.tf32 = tf32(facts)
         self.stream = _stream(self.device)
         self.shares_memory = shares_memory
-        inputs = [tensor["name"] for tensor in facts["serving"]["inputs"]]
-        outputs = self._output_names(facts["serving"])
-        self.segments = Segments(self, "segment", facts["segments"], inputs, outputs)
-        executors = dict(self.segments.executed_by(""))
-        self.kind = "+".join(sorted(set(executors.values())))
-        self.summary = " ".join(
-            f"{segment}:{runner}" for segment, runner in executors.items()
-        )
-
-    def _output_names(self, serving: dict[str, Any]) -> list[str]:
-        """The names of the outputs, of the flags of those that may be unset, and of the flags of
-        unknown values and lists that are too long.
-        """
+        serving = facts["serving"]
+        inputs = [tensor["name"] for tensor in serving["inputs"]]
         outputs = [tensor["name"] for tensor in serving["outputs"]]
         self.count = len(outputs)
         self.flagged = [
@@ -60,7 +49,16 @@ class SegmentsExecutor:
         outputs += [serving["unknown"][name] for name in self.unknown]
         self.lists = list(serving.get("too_long", {}))
         outputs += [serving["too_long"][name] for name in self.lists]
-        return outputs
+        self.segments = Segments(self, "segment", facts["segments"], inputs, outputs)
+        self.kind, self.summary = self._runners()
+
+    def _runners(self) -> tuple[str, str]:
+        """The kinds of all runners, such as `plan+torch`, and the runner of each segment."""
+        executors = dict(self.segments.executed_by(""))
+        kind = "+".join(sorted(set(executors.values())))
+        return kind, " ".join(
+            f"{segment}:{runner}" for segment, runner in executors.items()
+        )
 
     def prepare(self) -> None:
         """Do nothing: the first request of each segment creates its execution context."""
