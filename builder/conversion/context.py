@@ -20,13 +20,23 @@ from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.facts import axis_symbol as axis_symbol
 from builder.conversion.unconvertible import Unconvertible as Unconvertible
 from builder.conversion.values import Operand, Tensor
-from builder.engine import ITensor
+from builder.engine import ITensor, tensorrt8
 
 
 class ConversionContext(Arrangement):
     """The network `net`, the value of each graph value, and the helpers that every converter
     shares.
     """
+
+    def add_control_flow(self, kind: str) -> None:
+        """Record that the network gets a LOOP or a CONDITIONAL. Raises Unconvertible if it has the
+        other one, and TensorRT computes such networks incorrectly.
+        """
+        self.control_flow.add(kind)
+        if len(self.control_flow) > 1 and not self.capabilities.takes(
+            "CONDITIONAL.WITH_LOOP", "FLOAT"
+        ):
+            raise Unconvertible(tensorrt8.BRANCH_AND_LOOP, tensorrt8.NEWER_OR_FIXED)
 
     def tensor(self, value: Any, dtype: torch.dtype | None = None) -> ITensor:
         """`value` as an ITensor of torch's `dtype` (its own by default); numbers become 0-d, lists

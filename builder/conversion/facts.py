@@ -69,6 +69,9 @@ class Facts:
         # which the precision policy adds, and the module does not use
         self.policy_half: torch.dtype | None = None
         self.loops = 0  # the number of engine loops around the node
+        self.control_flow: set[str] = (
+            set()
+        )  # LOOP, CONDITIONAL, if the network has them
         # numbers that change from iteration to iteration of a loop
         self.varying: set[sympy.Symbol] = set()
         # iteration numbers, with the trip count of their loop

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import builder
+from builder.conversion.sizes import kind_of
 from builder.engine import capabilities
 from builder.errors import EngineError, UnsupportedOperators
 from tests.conversion.harness import QUICK, check, convert, layer_kinds
@@ -794,11 +795,55 @@ def dtypes_of_branch(x: Tensor) -> Tensor:
 def test_refused_values_of_loops_and_branches_are_described(
     function: Any, message: str
 ) -> None:
+    if not capabilities.current().strongly_typed:
+        message += "|has a loop of unknown length and a branch"
     with pytest.raises(UnsupportedOperators, match=message):
         builder.convert(
             torch.jit.script(function),
             [builder.TensorSpec("float32", ("n",), {"n": (3, 3, 4)})],
         )
+
+
+class BothPassedOn(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        a, b, c = x, y, x - y
+        if bool(y.sum() > 0):
+            b = c * 2
+        else:
+            a, b = c, c
+        return a, b
+
+
+class Exchanged(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        if bool(y.sum() > 0):
+            if bool(x.sum() > 0):
+                x = y
+            else:
+                y = x * 2
+        else:
+            x, y = y, x
+        return x, y
+
+
+@pytest.mark.parametrize("module", [BothPassedOn(), Exchanged()])
+def test_block_that_passes_outside_tensors_on(module: nn.Module) -> None:
+    """TensorRT 8.6 left such outputs unwritten without an identity layer in the block."""
+    samples = [
+        [torch.randn(4, 3) + a, torch.randn(4, 3) + b] for a in (-3, 3) for b in (-3, 3)
+    ]
+    conversion = check(
+        module, *samples[0], dynamic={0: {0: "n"}, 1: {0: "n"}}, more=samples[1:]
+    )
+    network = conversion.network
+    layers = [network.get_layer(index) for index in range(network.num_layers)]
+    merged = [layer for layer in layers if kind_of(layer) == "CONDITIONAL_OUTPUT"]
+    identities = {
+        layer.get_output(0).name for layer in layers if kind_of(layer) == "IDENTITY"
+    }
+    assert merged
+    for layer in merged:
+        assert {layer.get_input(0).name, layer.get_input(1).name} <= identities
 
 
 def with_numbers(x: Tensor) -> tuple[Tensor, list[int]]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -371,6 +372,66 @@ def test_padding_in_a_loop_is_refused_with_source_line() -> None:
         refusal.value
     )
     assert "test_old.py" in str(refusal.value)
+
+
+def break_in_a_loop(x: torch.Tensor) -> torch.Tensor:
+    for _ in range(5):
+        if not bool(x.abs().sum() < 90):
+            break
+        x = x * 2 + 1
+    return x
+
+
+def loop_in_a_branch(x: torch.Tensor) -> torch.Tensor:
+    if bool(x.sum() > 0):
+        for _ in range(x.size(0)):
+            x = x * 0.5 + 1
+    return x
+
+
+def loop_before_a_branch(x: torch.Tensor) -> torch.Tensor:
+    y = x
+    for _ in range(x.size(0) // 2):
+        y = y + x[0]
+    if bool(y.sum() > 0):
+        x = x * 2
+    return x + y
+
+
+def exchange_in_a_loop(x: torch.Tensor) -> torch.Tensor:
+    a, b = x * 2, x + 1
+    for _ in range(x.size(0)):
+        a, b = b, a
+        x = x + a
+    return x + a * b
+
+
+def values_that_move_up(x: torch.Tensor) -> torch.Tensor:
+    a, b = x, x + 1
+    for _ in range(x.size(0)):
+        a, b = b, a + b
+    return a * b
+
+
+@pytest.mark.parametrize(
+    ("function", "refusal"),
+    [
+        (break_in_a_loop, "has a loop of unknown length and a branch"),
+        (loop_in_a_branch, "has a loop of unknown length and a branch"),
+        (loop_before_a_branch, "has a loop of unknown length and a branch"),
+        (exchange_in_a_loop, "exchanges carried values"),
+        (values_that_move_up, None),
+    ],
+)
+def test_control_flow_that_the_engine_computes_incorrectly(
+    function: Callable[..., Any], refusal: str | None
+) -> None:
+    """Random programs on an H100 gave other values than torch in most of their runs."""
+    spec = builder.TensorSpec("float32", ("n", 4), dims={"n": (1, 3, 9)})
+    with (
+        pytest.raises(UnsupportedOperators, match=refusal) if refusal else nullcontext()
+    ):
+        builder.convert(torch.jit.script(function), [spec])
 
 
 def test_sorting_too_many_integers_is_refused() -> None:

@@ -1,4 +1,5 @@
 """python -m tests.fuzz [--seconds N] [--kind KIND] [--seed N] [--programs N] [--keep DIR]
+    [--engine]
 
 Runs random programs, minimizes those that give wrong outputs or crash, and keeps them as files.
 The exit code is 1 if there were any.
@@ -23,7 +24,12 @@ FAILURES = ("wrong", "crash")
 
 
 def fuzz(
-    kinds: tuple[str, ...], seed: int, seconds: float, programs: int, keep: Path
+    kinds: tuple[str, ...],
+    seed: int,
+    seconds: float,
+    programs: int,
+    keep: Path,
+    engine: bool = False,
 ) -> tuple[Counter[str], list[Path]]:
     """Run programs of each kind from a seed on, for an equal time each, until the time is up or
     the number of programs is reached.
@@ -40,16 +46,16 @@ def fuzz(
         kind = min(kinds, key=lambda kind: seconds_by_kind[kind])
         next_program = program(kind, seed + programs_of[kind])
         programs_of[kind] += 1
-        outcome = _outcome(next_program)
+        outcome = _outcome(next_program, engine)
         seconds_by_kind[kind] += time.monotonic() - before
         _count(counts, next_program, outcome)
         if outcome.verdict in FAILURES:
-            kept.append(_keep(next_program, outcome, keep))
+            kept.append(_keep(next_program, outcome, keep, engine))
     return counts, kept
 
 
-def _outcome(candidate: Program) -> Outcome:
-    return check(candidate.source(), f"{candidate.kind} {candidate.seed}")
+def _outcome(candidate: Program, engine: bool) -> Outcome:
+    return check(candidate.source(), f"{candidate.kind} {candidate.seed}", engine)
 
 
 def _count(counts: Counter[str], candidate: Program, outcome: Outcome) -> None:
@@ -65,7 +71,7 @@ def _count(counts: Counter[str], candidate: Program, outcome: Outcome) -> None:
         ] += 1
 
 
-def _keep(candidate: Program, outcome: Outcome, folder: Path) -> Path:
+def _keep(candidate: Program, outcome: Outcome, folder: Path, engine: bool) -> Path:
     """Minimize a failing program, and write it to a file that later test runs include."""
     folder.mkdir(parents=True, exist_ok=True)
     file, note = folder / f"{candidate.kind}_{candidate.seed}.txt", _note(candidate)
@@ -74,7 +80,8 @@ def _keep(candidate: Program, outcome: Outcome, folder: Path) -> Path:
     print(f"{outcome.verdict}: {file}\n    {message}", flush=True)
     kind_of_failure = _failure(outcome)
     small = minimized(
-        candidate, lambda smaller: _failure(_outcome(smaller)) == kind_of_failure
+        candidate,
+        lambda smaller: _failure(_outcome(smaller, engine)) == kind_of_failure,
     )
     file.write_text(small.text(note))
     return file
@@ -101,11 +108,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--keep", type=Path, default=FOUND, help="the folder for failing programs"
     )
+    parser.add_argument(
+        "--engine", action="store_true", help="also run engines, which requires a GPU"
+    )
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     kinds = (options.kind,) if options.kind else KINDS
     counts, kept = fuzz(
-        kinds, options.seed, options.seconds, options.programs, options.keep
+        kinds,
+        options.seed,
+        options.seconds,
+        options.programs,
+        options.keep,
+        options.engine,
     )
     for name, count in sorted(counts.items(), key=lambda item: -item[1]):
         print(f"{count:7d}  {name}")

@@ -15,9 +15,10 @@ import torch
 
 import builder
 from builder import TensorSpec
+from builder.engine import Engine
 from builder.errors import LoweringError, TrtBuildError
 from builder.pipeline.execution import TORCH_DEFECT
-from tests.conversion.harness import carried
+from tests.conversion.harness import ENGINE_SLACK, QUICK, carried
 from tests.torchscript.saving import saved
 
 _DIMS = {"n": (1, 4, 8)}
@@ -48,8 +49,10 @@ class Outcome:
     network: str = ""
 
 
-def check(source: str, name: str) -> Outcome:
-    """Run the program of a source file in torch, lowered, saved and as a network, and compare."""
+def check(source: str, name: str, engine: bool = False) -> Outcome:
+    """Run the program of a source file in torch, lowered, saved, as a network and, with `engine`,
+    as an engine of this machine's GPU, and compare.
+    """
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         try:
@@ -60,7 +63,7 @@ def check(source: str, name: str) -> Outcome:
         if any(_too_large(tensor) for case in cases for tensor in case.plain):
             return Outcome("invalid", "too large")
         try:
-            return _best_outcome(module, cases, source)
+            return _best_outcome(module, cases, source, engine)
         except AssertionError as error:
             return Outcome("wrong", str(error))
         except Exception as error:
@@ -97,7 +100,9 @@ def _cases(module: Any) -> Iterator[_Case]:
             yield _Case(inputs, outputs, plain if same else outputs)
 
 
-def _best_outcome(module: Any, cases: Sequence[_Case], source: str) -> Outcome:
+def _best_outcome(
+    module: Any, cases: Sequence[_Case], source: str, engine: bool
+) -> Outcome:
     """Return the outcome for the plain outputs, else for the optimized ones, else for those of
     Python.
 
@@ -105,12 +110,12 @@ def _best_outcome(module: Any, cases: Sequence[_Case], source: str) -> Outcome:
     a loop without iterations. It merges nested `cat` although an input is written in between.
     """
     try:
-        return _checked(module, [(case.inputs, case.plain) for case in cases])
+        return _checked(module, [(case.inputs, case.plain) for case in cases], engine)
     except AssertionError as error:
         for outputs in (lambda case: case.optimized, _in_python(source)):
             with contextlib.suppress(AssertionError):
                 return _checked(
-                    module, [(case.inputs, outputs(case)) for case in cases]
+                    module, [(case.inputs, outputs(case)) for case in cases], engine
                 )
         raise error from None
 
@@ -121,7 +126,9 @@ def _in_python(source: str) -> Callable[[_Case], Tensors]:
     return lambda case: _tensors(module(*_copies(case.inputs)))
 
 
-def _checked(module: Any, cases: Sequence[tuple[Tensors, Tensors]]) -> Outcome:
+def _checked(
+    module: Any, cases: Sequence[tuple[Tensors, Tensors]], engine: bool
+) -> Outcome:
     try:
         lowered = builder.lower(module, specs=SPECS)
     except LoweringError as error:
@@ -147,14 +154,37 @@ def _checked(module: Any, cases: Sequence[tuple[Tensors, Tensors]]) -> Outcome:
         if _DEFECT.search(error.message):
             return Outcome("crash", error.message)
         return Outcome("equal", network=general(error.message))
-    for inputs, expected in cases:
-        target = [tensor.to(carried(tensor.dtype)) for tensor in expected]
+    targets = [
+        (inputs, [tensor.to(carried(tensor.dtype)) for tensor in expected])
+        for inputs, expected in cases
+    ]
+    for inputs, target in targets:
         _compare("network", builder.reference.run(conversion, inputs), target)
+    return (
+        _on_engine(conversion, targets) if engine else Outcome("equal", network="equal")
+    )
+
+
+def _on_engine(conversion: Any, targets: Sequence[tuple[Tensors, Any]]) -> Outcome:
+    try:
+        plan = builder.build_engine(conversion, QUICK)
+    except TrtBuildError as error:
+        return Outcome("equal", network=f"no engine: {general(error.message)}")
+    with Engine(plan) as engine:
+        for inputs, target in targets:
+            if any(t.is_floating_point() and t.isnan().any() for t in target):
+                continue
+            outputs = dict(zip(engine.outputs, engine(*inputs), strict=True))
+            got = [outputs[name] for name in conversion.outputs]
+            _compare("engine", got, target, ENGINE_SLACK)
     return Outcome("equal", network="equal")
 
 
 def _compare(
-    label: str, outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]
+    label: str,
+    outputs: Sequence[torch.Tensor],
+    expected: Sequence[torch.Tensor],
+    slack: float = 1,
 ) -> None:
     for index, (output, target) in enumerate(zip(outputs, expected, strict=True)):
         if output.dtype == target.dtype and torch.equal(output, target):
@@ -164,8 +194,8 @@ def _compare(
         torch.testing.assert_close(
             output,
             target,
-            rtol=0 if exact else 1e-3,
-            atol=0 if exact else 1e-4 + 1e-5 * largest,
+            rtol=0 if exact else slack * 1e-3,
+            atol=0 if exact else slack * (1e-4 + 1e-5 * largest),
             equal_nan=True,
             msg=lambda text, index=index: f"{label}, output {index}: {text}",
         )

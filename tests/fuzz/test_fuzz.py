@@ -60,7 +60,7 @@ def test_time_is_shared_between_kinds(
     clock = count(0.0, 1.0)
     monkeypatch.setattr("tests.fuzz.__main__.time.monotonic", lambda: next(clock))
 
-    def fake_check(source: str, name: str) -> Outcome:
+    def fake_check(source: str, name: str, engine: bool) -> Outcome:
         for _ in range(9 if name.startswith("export") else 0):
             next(clock)
         return Outcome("equal")

@@ -240,6 +240,7 @@ def looped(
     outputs. Returns the first `state_parts` parts of the state after each step, and the last state
     (empty without `last`).
     """
+    ctx.add_control_flow("LOOP")
     loop = ctx.net.add_loop()
     count = scalar_tensor(ctx, steps)
     loop.add_trip_limit(count, trt.TripLimit.COUNT)

@@ -35,10 +35,6 @@ def branch(ctx: ConversionContext, node: Node, condition: Operand) -> Any:
     costly = _costly(node) if _gives_numbers(node) else node.kind()
     if costly is None:
         return nested.one_or_all(_selected(ctx, node, condition, blocks))
-    if _decides_a_loop(node) and not ctx.capabilities.takes(
-        "CONDITIONAL.IN_LOOP", "BOOL"
-    ):
-        raise Unconvertible(tensorrt8.BRANCH_IN_LOOP.format(costly))
     if not ctx.capabilities.takes("CONDITIONAL.SIZES", "INT32") and _chooses_a_size(
         ctx, node
     ):
@@ -96,16 +92,6 @@ def _costly(node: Node) -> str | None:
     return None
 
 
-def _decides_a_loop(node: Node) -> bool:
-    """Whether a branch with one bool output (`a and b`) is in a loop."""
-    if [str(value.type()) for value in node.outputs()] != ["bool"]:
-        return False
-    owner = node.owningBlock().owningNode()
-    while owner is not None and owner.kind() != "prim::Loop":
-        owner = owner.owningBlock().owningNode()
-    return owner is not None
-
-
 def _selected(
     ctx: ConversionContext, node: Node, condition: Operand, blocks: list[Block]
 ) -> list[Any]:
@@ -142,6 +128,7 @@ def _conditional(
     """Both blocks as layers of one IIfConditional. Outside values enter through its input
     layers.
     """
+    ctx.add_control_flow("CONDITIONAL")
     conditional = ctx.net.add_if_conditional()
     conditional.set_condition(nested.as_flag(ctx, condition))
     results = []
@@ -256,13 +243,10 @@ def zeros_for_unset(ctx: ConversionContext, other: Any) -> Any:
 
 
 def _owned(ctx: ConversionContext, tensor: ITensor) -> ITensor:
-    """An identity layer in the block for a value that it only passes on, because a constant may be
-    shared with the other block.
+    """An identity layer in the block. A constant may be shared with the other block, and TensorRT
+    8.6 leaves an output unwritten if a block only passes an outside tensor on.
     """
-    shared = ctx.is_constant(tensor)
-    if shared:
-        return copy_facts(ctx, tensor, ctx.net.add_identity(tensor).get_output(0))
-    return tensor
+    return copy_facts(ctx, tensor, ctx.net.add_identity(tensor).get_output(0))
 
 
 def _same(a: Operand, b: Operand) -> bool:

@@ -21,7 +21,7 @@ from builder.conversion.lists import TensorList, cat
 from builder.conversion.registry import evaluator
 from builder.conversion.values import UNSET, Scalar, Tensor
 from builder.conversion.walker import MISSING
-from builder.engine import ITensor, trt
+from builder.engine import ITensor, tensorrt8, trt
 from builder.graph_types import Block, Node, Value
 from builder.lowering import ir
 
@@ -156,6 +156,7 @@ def _looped(
 ) -> list[Any]:
     """An ILoop; the iteration number and each carried value that changes are recurrences."""
     nested.values_outside(ctx, nested.read_outside(body))
+    ctx.add_control_flow("LOOP")
     layer = ctx.net.add_loop()
     _limit(ctx, layer, trip_count)
     inputs, outputs = list(body.inputs()), list(body.outputs())
@@ -176,7 +177,22 @@ def _looped(
         while_condition.set_input(1, nested.as_flag(ctx, continues))
     for item, value in zip(state, following, strict=True):
         item.follow(value)
+    if _swaps(state) and not ctx.capabilities.takes("RECURRENCE.SWAPPED", "FLOAT"):
+        raise Unconvertible(tensorrt8.SWAP_IN_LOOP, tensorrt8.NEWER_OR_FIXED)
     return [item.last() for item in state]
+
+
+def _swaps(state: list[Any]) -> bool:
+    """Whether a carried value becomes one that itself becomes a third one, or the first one:
+    `a, b = b, a`.
+    """
+    following = {
+        item.recurrence.get_output(0).name: item.recurrence.get_input(1).name
+        for item in state
+        if isinstance(item, _Carried) and item.recurrence is not None
+    }
+    passed_on = {name for name, source in following.items() if source in following}
+    return any(following[name] in passed_on - {name} for name in passed_on)
 
 
 def _limit(ctx: ConversionContext, layer: Any, trip_count: Size) -> None:

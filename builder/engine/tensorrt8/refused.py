@@ -28,7 +28,9 @@ REFUSED: dict[str, frozenset[str]] = {
     "POOLING.PADDED_UP": REALS,
     # "only per-tensor quantization for activation tensors" (developer guide)
     "QUANTIZE.CHANNELS": REALS,
-    "CONDITIONAL.IN_LOOP": TRUTHS,  # one that returns a bool in a loop ends the process
+    # `if ...: break` ends a loop late, and a loop without iterations changes values
+    "CONDITIONAL.WITH_LOOP": ALL,
+    "RECURRENCE.SWAPPED": ALL,  # `a, b = b, a` in a loop gives other values
     # "conditionally dependent shape tensors not supported"
     "CONDITIONAL.SIZES": WHOLE,
     # "No support for kREFLECT, kFILL, kCLAMP slice mode with Myelin", which compiles the bodies of
@@ -61,9 +63,13 @@ WRITES_IN_LOOP = (
     "TensorRT 8.6 crashes, or mixes rows up, where a loop of unknown length"
     " writes some of them"
 )
-BRANCH_IN_LOOP = (
-    "a branch in a loop decides a condition: TensorRT 8.6 cannot build it, nor"
-    " is {} free to run"
+BRANCH_AND_LOOP = (
+    "the network has a loop of unknown length and a branch: TensorRT 8.6 computes such"
+    " networks incorrectly"
+)
+SWAP_IN_LOOP = (
+    "a loop of unknown length exchanges carried values: TensorRT 8.6 computes such loops"
+    " incorrectly"
 )
 BRANCH_OF_SIZES = (
     "a branch selects a number that is computed from sizes, by {}, and TensorRT 8.6"
