@@ -108,6 +108,7 @@ def _machine(machine: tuple[str, str], rows: Sequence[Row]) -> Iterator[str]:
         yield _line(names, found)
     yield from _reasons(rows)
     yield from _problems(rows)
+    yield ""
 
 
 def verdict(row: Row) -> str:

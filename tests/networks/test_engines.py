@@ -216,7 +216,7 @@ def test_row_has_errors_of_engine_and_torch() -> None:
     )
     assert (
         "| fp16 | 1 | 0 | 0 | 0 | 1 | 0 |" in lines
-        and lines[-1] == "- N, traced, fp16: why"
+        and lines[-2] == "- N, traced, fp16: why"
     )
 
 
