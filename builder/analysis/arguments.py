@@ -85,7 +85,7 @@ _FRACTION = Constant(float, 1.0)
 _NUMBERS = {
     "IntType": Constant(int, 1),
     "FloatType": _FRACTION,
-    "BoolType": Constant(bool, True),
+    "BoolType": Constant(bool, value=True),
     "ComplexType": Constant(complex, 1j),
     "NumberType": OneOf((1, 1.0, 1j, True)),
 }

@@ -91,7 +91,9 @@ def calls(
     Raises LookupError if there are too many.
     """
     tensors = sum(isinstance(item, Tensor) for item in arguments)
-    options = [_options(argument, trials, size, tensors > 1) for argument in arguments]
+    options = [
+        _options(argument, trials, size, numbers=tensors > 1) for argument in arguments
+    ]
     for chosen in _product(options):
         values = [value for value, _ in chosen]
         if tensors < 2 or any(isinstance(value, torch.Tensor) for value in values):
@@ -104,17 +106,17 @@ def _product(options: list[list[Candidate]]) -> Iterator[tuple[Candidate, ...]]:
     return itertools.product(*options)
 
 
-def _options(item: Any, trials: Ranges, size: int, numbers: bool) -> list[Candidate]:
+def _options(item: Any, trials: Ranges, size: int, *, numbers: bool) -> list[Candidate]:
     """The values to try for one argument."""
     if isinstance(item, Constant):
         return [(item.value, False)]
     if isinstance(item, Tensor):
-        return _tensors(item, trials, size, numbers)
+        return _tensors(item, trials, size, numbers=numbers)
     if isinstance(item, OneOf):
         return [(value, False) for value in item.values]
     if isinstance(item, Sizes):
         return [(sizes, False) for sizes in _sizes(item.length, size)]
-    inner = [_options(element, trials, size, False) for element in item]
+    inner = [_options(element, trials, size, numbers=False) for element in item]
     lists: list[Candidate] = []
     for chosen in _product(inner):
         values = [value for value, _ in chosen]
@@ -122,7 +124,9 @@ def _options(item: Any, trials: Ranges, size: int, numbers: bool) -> list[Candid
     return lists
 
 
-def _tensors(item: Tensor, trials: Ranges, size: int, numbers: bool) -> list[Candidate]:
+def _tensors(
+    item: Tensor, trials: Ranges, size: int, *, numbers: bool
+) -> list[Candidate]:
     """Examples of a tensor. With `numbers`, one of rank 0 is also tried as a number: it has a lower
     priority in type promotion, and torch's executor treats some constants as numbers (see
     `builder.lowering.executor`).

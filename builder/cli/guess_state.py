@@ -58,7 +58,7 @@ def shapes(lowered: Any) -> dict[str, tuple[int | str, ...]]:
 
 def lengths(lowered: Any) -> set[str]:
     """The inputs that hold the row lengths of a packed sequence, sorted or not."""
-    packed = lowered.graph.findAllNodes(PACK, True)
+    packed = lowered.graph.findAllNodes(PACK)
     sizes = [_unsorted(node.inputsAt(1)) for node in packed]
     return {name for value in sizes for name in _inputs_of(lowered, value)}
 

@@ -50,7 +50,7 @@ def source(
     return Source(models, plugins, isolate)
 
 
-def climb_all(
+def run_ladders(
     repository: Path,
     models: Sequence[str] | None,
     source: Source,
@@ -118,9 +118,9 @@ def _up_to_the_network(
 
     steps: list[tuple[Step, ...]] = []
     for order in orders:
-        climb = partial(climb_here, order, repository / order.spec.name)
+        run_steps = partial(_run_steps_here, order, repository / order.spec.name)
         (result,) = isolated.run_each(
-            [climb], source.isolate, limits=order.spec.limits, progress=progress
+            [run_steps], source.isolate, limits=order.spec.limits, progress=progress
         )
         if isinstance(result, TrtBuildError):
             result = (Step("original", problem=result.message),)
@@ -128,12 +128,12 @@ def _up_to_the_network(
     return steps
 
 
-def climb_here(order: Order, folder: Path, report: Any) -> tuple[Step, ...]:
+def _run_steps_here(order: Order, folder: Path, report: Any) -> tuple[Step, ...]:
     """The steps of one model up to its networks, in this process."""
-    from builder.diagnosis import climb
+    from builder.diagnosis import run_steps
     from builder.parity import served
 
-    return climb(order, served.read(folder), report)
+    return run_steps(order, served.read(folder), report)
 
 
 def _engines(

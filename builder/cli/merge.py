@@ -46,7 +46,7 @@ def merge_command(
     for repository in repositories:
         preflight.refuse_nested(repository, out)
     preflight.check(out)
-    store.tidy(out)
+    store.clean_up(out)
     with signatures.signing_with(sign):
         merged = triton.merge(repositories, out)
     if write_env:

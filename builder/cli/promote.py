@@ -70,7 +70,7 @@ def _prepare(source: Path, target: Path) -> None:
 
     preflight.refuse_nested(source, target)
     preflight.check(target)
-    store.tidy(target)
+    store.clean_up(target)
 
 
 def _note_unsigned(terminal: Terminal, folders: Sequence[Path], target: Path) -> None:

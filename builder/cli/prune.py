@@ -37,7 +37,7 @@ def prune_command(
     from builder.report import records
     from builder.triton import history, signatures
 
-    store.tidy(repository)
+    store.clean_up(repository)
     folders = history.models(repository, only)
     was_signed = [folder for folder in folders if signatures.is_signed(folder)]
     with signatures.signing_with(sign):

@@ -28,7 +28,7 @@ def remove_command(
     from builder.triton import history
 
     names = list(dict.fromkeys(models))
-    store.tidy(repository)
+    store.clean_up(repository)
     history.require_removable(repository, names)
     removed = {name: history.remove(repository / name) for name in names}
     terminal.note_if_any(records.forget(repository, names))

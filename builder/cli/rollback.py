@@ -42,7 +42,7 @@ def rollback_command(
     from builder import store
     from builder.triton import history, signatures
 
-    store.tidy(repository)
+    store.clean_up(repository)
     (folder,) = history.models(repository, [model])
     was_signed = signatures.is_signed(folder)
     with signatures.signing_with(sign):

@@ -194,7 +194,7 @@ def _cache_size(terminal: Terminal, repository: Path, settings: dict[str, Any]) 
     size = int(settings["response_cache"])
     if not (size and changes):
         return size
-    names = features.stale(repository)
+    names = features.outdated(repository)
     if names:
         terminal.note(
             f"warning: no response is cached, because {', '.join(names)} would have responses of"

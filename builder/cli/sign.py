@@ -32,7 +32,7 @@ def sign_command(
     from builder.store import published
     from builder.triton import history, signatures
 
-    store.tidy(repository)
+    store.clean_up(repository)
     if only:
         history.models(repository, only)
     published.model_names(repository)

@@ -155,7 +155,9 @@ class Terminal:
         self, text: str = "", *, color: str | None = None, bold: bool = False
     ) -> None:
         """Print one line of the result."""
-        styled = self._styled(printable(self._with_urls(text)), sys.stdout, color, bold)
+        styled = self._styled(
+            printable(self._with_urls(text)), sys.stdout, color, bold=bold
+        )
         click.echo(styled, color=may_color(sys.stdout))
 
     def styled(self, text: str) -> None:
@@ -182,7 +184,7 @@ class Terminal:
             with contextlib.suppress(OSError):  # standard output itself may have failed
                 self._document({"error": data})
         head, _, following = printable(self._with_urls(text)).partition("\n")
-        prefix = self._styled("error:", sys.stderr, "red", True)
+        prefix = self._styled("error:", sys.stderr, "red", bold=True)
         click.echo(
             f"{prefix} {head}" + (f"\n{following}" if following else ""),
             err=True,
@@ -286,7 +288,7 @@ class Terminal:
             yield show
 
     def _styled(
-        self, text: str, stream: TextIO | None, color: str | None, bold: bool
+        self, text: str, stream: TextIO | None, color: str | None, *, bold: bool
     ) -> str:
         if may_color(stream) and (color or bold):
             return click.style(text, fg=color, bold=bold or None)

@@ -104,21 +104,21 @@ def verify_command(
     if require == "plan":
         models = [_by_plan_or_failed(model) for model in models]
     models = [_failed_where(model, unsigned) for model in models]
-    climbed = _climbed(terminal, repository, names, source, models)
-    verified = Verified(models, unsigned, climbed)
+    ladders = _ladders(terminal, repository, names, source, models)
+    verified = Verified(models, unsigned, ladders)
     _report(terminal, repository, verified, signature, record, source)
     return 0 if verified.passed else 3
 
 
 @dataclass(frozen=True)
 class Verified:
-    """The results of all comparisons: `unsigned` has the reasons by model, and `climbed` is None
+    """The results of all comparisons: `unsigned` has the reasons by model, and `ladders` is None
     without --ladder.
     """
 
     models: Sequence[ModelParity]
     unsigned: Mapping[str, str]
-    climbed: Sequence[Ladder] | None
+    ladders: Sequence[Ladder] | None
 
     @property
     def only_unsigned(self) -> list[str]:
@@ -129,7 +129,7 @@ class Verified:
     def passed(self) -> bool:
         """Whether every comparison and every signature passes."""
         outputs_pass = all(model.passed for model in self.models)
-        breaks = any(ladder.breaks_at for ladder in self.climbed or ())
+        breaks = any(ladder.breaks_at for ladder in self.ladders or ())
         return outputs_pass and not self.only_unsigned and not breaks
 
     def as_dict(self, signature: Path | None) -> dict[str, Any]:
@@ -139,8 +139,8 @@ class Verified:
             "answered_by": verdicts.answered_by(self.models),
             "models": [model.as_dict() for model in self.models],
         }
-        if self.climbed is not None:
-            data["ladder"] = [ladder.as_dict() for ladder in self.climbed]
+        if self.ladders is not None:
+            data["ladder"] = [ladder.as_dict() for ladder in self.ladders]
         if signature is not None:
             data["signatures"] = {"key": signature, "problems": dict(self.unsigned)}
         return data
@@ -195,7 +195,7 @@ def _source(
     return ladders.source(files, plugins, isolate, engine=engine)
 
 
-def _climbed(
+def _ladders(
     terminal: Terminal,
     repository: Path,
     names: Sequence[str] | None,
@@ -205,10 +205,10 @@ def _climbed(
     """The ladders of the models of `names`, or of all; None without --ladder."""
     if source is None:
         return None
-    from builder.cli import ladder as ladders
+    from builder.cli import ladder
 
     with terminal.progress() as progress:
-        return ladders.climb_all(repository, names, source, models, progress)
+        return ladder.run_ladders(repository, names, source, models, progress)
 
 
 def _compared(
@@ -255,7 +255,7 @@ def _report(
     if record:
         _record(repository, data, verified.models)
     terminal.result(
-        data, lambda: _show(terminal, verified.models, verified.climbed or (), source)
+        data, lambda: _show(terminal, verified.models, verified.ladders or (), source)
     )
 
 
@@ -274,15 +274,15 @@ def _record(
 def _show(
     terminal: Terminal,
     models: Sequence[ModelParity],
-    climbed: Sequence[Ladder],
+    ladders: Sequence[Ladder],
     source: Source | None,
 ) -> None:
-    from builder.cli import ladder as ladders
+    from builder.cli import ladder
 
     if source is None or (terminal.verbose and models):
         verdicts.show(terminal, models)
     if source is not None:
-        ladders.show(terminal, climbed, source.models)
+        ladder.show(terminal, ladders, source.models)
 
 
 def _unsigned(

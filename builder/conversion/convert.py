@@ -310,7 +310,7 @@ def _has_dtype(graph: Graph, specs: Sequence[TensorSpec], dtype: torch.dtype) ->
     """
     weights = (
         node.t("value")
-        for node in graph.findAllNodes("prim::Constant", True)
+        for node in graph.findAllNodes("prim::Constant")
         if _is_tensor(node)
     )
     inputs = (

@@ -93,7 +93,7 @@ def expression(value: object) -> sympy.Expr:
     return sympy.sympify(value)
 
 
-def same(a: Size, b: Size) -> bool:
+def same_size(a: Size, b: Size) -> bool:
     """Whether two sizes are known to be equal."""
     if isinstance(a, int) and isinstance(b, int):
         return a == b

@@ -15,7 +15,7 @@ import torch
 
 from builder.conversion import dtypes, nonzero, scalars
 from builder.conversion.context import ConversionContext, Unconvertible
-from builder.conversion.dynamic import DynamicScalar, Size, same
+from builder.conversion.dynamic import DynamicScalar, Size, same_size
 from builder.conversion.layers import gathered, less, reduce
 from builder.conversion.values import Tensor
 from builder.engine import ITensor, trt
@@ -36,24 +36,25 @@ class Extent:
         x: ITensor,
         start: Sequence[Size],
         sizes: Sequence[Size],
-        back: bool,
+        *,
+        reverse: bool = False,
     ) -> ITensor:
         """A part of x as [time, batch, width]. `start` is its start on the axes after time, `sizes`
-        are all sizes (with or without an axis of size 1 before batch). With `back`, each row is
-        reversed.
+        are all sizes (with or without an axis of size 1 before batch). With `reverse`, each row is
+        reversed in time.
         """
         first, step = 0, 1
-        if back and not self.ragged:
+        if reverse and not self.ragged:
             first, step = sizes[0] - 1, -1
         steps = [step] + [1] * len(start)
         slice_ = ctx.slice(x, [first, *start], sizes, steps)
         if len(sizes) > 3:
             slice_ = ctx.squeeze(slice_, [1])
-        return self.turned(ctx, slice_) if back and self.ragged else slice_
+        return self.reversed_in_time(ctx, slice_) if reverse and self.ragged else slice_
 
-    def turned(self, ctx: ConversionContext, x: Any) -> Any:
+    def reversed_in_time(self, ctx: ConversionContext, x: Any) -> Any:
         """x [time, batch, width] with each row reversed in time."""
-        return self.part(ctx, x, [0, 0], ctx.sizes(x), True)
+        return self.part(ctx, x, [0, 0], ctx.sizes(x), reverse=True)
 
     def ends(self, ctx: ConversionContext, x: Any) -> Any:
         """x [time, ..., batch, width] at each row's last step: [..., batch, width]."""
@@ -107,8 +108,8 @@ class Lengths(Extent):
                 f"the length of the longest sequence depends on data: {reason}",
                 NEEDS_TOTAL,
             )
-        greatest = reduce(ctx, "MAX", self.lengths, [1], True)
-        alive = ctx.squeeze(less(ctx, self._steps, greatest), [1])
+        maximum = reduce(ctx, "MAX", self.lengths, [1], keepdim=True)
+        alive = ctx.squeeze(less(ctx, self._steps, maximum), [1])
         return ctx.squeeze(nonzero.positions(ctx, alive), [1])
 
     @cached_property
@@ -169,7 +170,7 @@ class Lengths(Extent):
             [rows, self.batch],
         )
 
-    def turned(self, ctx: ConversionContext, x: ITensor) -> ITensor:
+    def reversed_in_time(self, ctx: ConversionContext, x: ITensor) -> ITensor:
         return _rows_at(ctx, x, self._from_the_end)
 
     def ends(self, ctx: ConversionContext, x: ITensor) -> ITensor:
@@ -181,7 +182,7 @@ class Lengths(Extent):
         self, ctx: ConversionContext, x: ITensor, length: Size, fill: ITensor
     ) -> ITensor:
         """x [time, ...] at another length: sliced, or padded with `fill` (0-d)."""
-        if same(length, self.steps):
+        if same_size(length, self.steps):
             return x
         sizes = [length, *ctx.sizes(x)[1:]]
         if isinstance(length, DynamicScalar) and length is vars(self).get("longest"):

@@ -46,16 +46,16 @@ CUBIC_AA = Method(
 )
 
 
-def ideal(method: Method, length: int, size: int, factor: float | None) -> bool:
+def is_exact(method: Method, length: int, size: int, factor: float | None) -> bool:
     """Whether PyTorch's float32 arithmetic selects the same elements as exact arithmetic."""
     i = torch.arange(size)
     exact = (
         i * length // size if method is NEAREST else (2 * i + 1) * length // (2 * size)
     )
-    return bool(torch.equal(picked(method, length, size, factor), exact))
+    return bool(torch.equal(selected_indices(method, length, size, factor), exact))
 
 
-def picked(
+def selected_indices(
     method: Method, length: int, size: int, factor: float | None
 ) -> torch.Tensor:
     """The element that PyTorch's nearest interpolation selects for each output (float64 represents

@@ -14,6 +14,7 @@ import torch
 from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.facts import is_tensor
+from builder.conversion.scalars import COMPARISON
 from builder.conversion.values import Operand, Tensor
 from builder.engine import ITensor, trt
 
@@ -163,11 +164,13 @@ def to_result_dtype(
 
 
 def comparison(
-    ctx: ConversionContext, operation: str, negate: bool, x: Operand, other: Operand
+    ctx: ConversionContext, name: str, x: Operand, other: Operand
 ) -> ITensor:
-    """A bool tensor. >= is `not <`, except for NaN, which compares False with everything except
-    !=.
+    """A bool tensor; `name` is that of torch's function: eq, ne, lt, le, gt or ge.
+
+    >= is `not <`, except for NaN, which compares False with everything except with !=.
     """
+    _, operation, negate = COMPARISON[name]
     dtype = ctx.compared_in(x, other)
     a, b = ctx.operands(x, other, dtype=dtype)
     if not negate or operation == "EQUAL" or not dtype.is_floating_point:
@@ -181,12 +184,12 @@ def comparison(
 
 def less(ctx: ConversionContext, a: Operand, b: Operand) -> ITensor:
     """a < b"""
-    return comparison(ctx, "LESS", False, a, b)
+    return comparison(ctx, "lt", a, b)
 
 
 def equal(ctx: ConversionContext, a: Operand, b: Operand) -> ITensor:
     """a == b"""
-    return comparison(ctx, "EQUAL", False, a, b)
+    return comparison(ctx, "eq", a, b)
 
 
 def choose(
@@ -262,7 +265,8 @@ def reduce(
     operation: str,
     x: ITensor,
     axes: Sequence[int],
-    keepdim: bool,
+    *,
+    keepdim: bool = False,
 ) -> ITensor:
     """One IReduceLayer over these (non-negative) axes; a 0-d tensor, or no axes, changes nothing.
 
@@ -348,7 +352,9 @@ def truncated(ctx: ConversionContext, x: ITensor) -> ITensor:
     )
 
 
-def along(ctx: ConversionContext, matrix: Tensor, x: ITensor, axis: int) -> ITensor:
+def matmul_along(
+    ctx: ConversionContext, matrix: Tensor, x: ITensor, axis: int
+) -> ITensor:
     """The matrix product over one axis of x: result[..., o, ...] = sum_i matrix[o, i] x[..., i,
     ...].
     """
@@ -371,6 +377,6 @@ def along(ctx: ConversionContext, matrix: Tensor, x: ITensor, axis: int) -> ITen
     sizes = ctx.sizes(x)
     inner = math.prod(sizes[axis + 1 :])
     flat = ctx.reshape(x, [*sizes[: axis + 1], inner])
-    y = along(ctx, matrix, flat, axis)
+    y = matmul_along(ctx, matrix, flat, axis)
     sizes[axis] = ctx.size(matrix, 0)
     return ctx.reshape(y, sizes)

@@ -55,7 +55,9 @@ def widened(ctx: ConversionContext, *tensors: ITensor) -> list[ITensor]:
     return wide
 
 
-def agree(ctx: ConversionContext, a: Operand, b: Operand, subject: str) -> None:
+def require_same_dtype_and_rank(
+    ctx: ConversionContext, a: Operand, b: Operand, subject: str
+) -> None:
     """Refuses tensors of different dtype or rank."""
     if ctx.dtype(a) != ctx.dtype(b):
         raise Unconvertible(

@@ -34,7 +34,7 @@ class Pool:
         stride: PerAxis,
         padding: PerAxis,
         dilation: PerAxis,
-        ceil: bool,
+        ceil: bool = False,
     ) -> Pool:
         """From PyTorch's arguments, with the unit axis that one-dimensional pooling gets."""
         sizes = filled(window, axes)

@@ -215,7 +215,7 @@ def quantizes(graph: Graph) -> bool:
         "aten::fake_quantize_per_channel_affine",
         FP8_KIND,
     )
-    return any(graph.findNode(kind, True) is not None for kind in kinds)
+    return any(graph.findNode(kind) is not None for kind in kinds)
 
 
 def constrain(net: Any, first: int, spared: tuple[str, ...]) -> None:
@@ -349,7 +349,7 @@ def _tensor(ctx: ConversionContext, tensor: ITensor, dtype: torch.dtype) -> Any:
     narrow = ctx.facts(tensor).wide_of
     if narrow is not None and ctx.dtype(narrow) == dtype:
         return narrow
-    dequantized = quantized.again(ctx, tensor, dtype)
+    dequantized = quantized.dequantize_again(ctx, tensor, dtype)
     if dequantized is None:
         return ctx.cast(tensor, dtype)
     return dequantized

@@ -90,7 +90,7 @@ def dequantize(
     return result
 
 
-def again(
+def dequantize_again(
     ctx: ConversionContext, tensor: ITensor, dtype: torch.dtype
 ) -> ITensor | None:
     """Dequantize a dequantized tensor again to another dtype, because a cast after it would hide

@@ -22,7 +22,7 @@ from builder.errors import ServerError, TrtBuildError, UsageError
 from builder.parity import ModelParity, config_check, verify
 from builder.progress import Progress, silent
 from builder.serving import PLAIN, Access, control
-from builder.store import CONFIG, published, tidy
+from builder.store import CONFIG, clean_up, published
 from builder.triton import candidate, history, read_config, versions
 
 UNCHANGED, PUSHED, REJECTED, ROLLED_BACK = (
@@ -106,7 +106,7 @@ def check_local(source: Path, target: Target, only: Sequence[str] = ()) -> list[
     Returns the folders of the models to push. Raises UsageError for a missing repository or model.
     """
     published.require_repository(target.repository)
-    tidy(target.repository)
+    clean_up(target.repository)
     return history.models(source, only)
 
 

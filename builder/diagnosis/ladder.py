@@ -86,7 +86,7 @@ class Ladder:
         }
 
 
-def climb(
+def run_steps(
     order: Order, published: served.PublishedModel | None, report: Any
 ) -> tuple[Step, ...]:
     """Compare the steps of one model from its file to its networks in this process: original,
@@ -98,11 +98,11 @@ def climb(
     Problems of the model are in the steps. Raises EnvironmentProblem and UsageError.
     """
     select_environment(order)
-    return tuple(_Climb(order, published, Clock(order.spec.name, report)).steps())
+    return tuple(_Run(order, published, Clock(order.spec.name, report)).steps())
 
 
 @dataclass(eq=False)
-class _Climb:
+class _Run:
     order: Order
     published: served.PublishedModel | None
     clock: Clock

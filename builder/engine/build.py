@@ -22,7 +22,14 @@ if TYPE_CHECKING:
     from builder.manifest import Profile
 
 
-__all__ = ["BuildOptions", "Plan", "build", "build_engine", "plan_facts", "quiet"]
+__all__ = [
+    "BuildOptions",
+    "Plan",
+    "build",
+    "build_engine",
+    "plan_facts",
+    "polygraphy_silenced",
+]
 
 DEFAULT = BuildOptions()
 
@@ -52,7 +59,7 @@ def build(
     memory.check(conversion)
     started = time.monotonic()
     MESSAGES.clear()
-    with quiet(), _build_lock(), progress.building():
+    with polygraphy_silenced(), _build_lock(), progress.building():
         data = _compile(conversion, settings, options)
     facts = plan_facts(conversion, options, data, time.monotonic() - started)
     return Plan(data, facts)
@@ -83,7 +90,7 @@ def _build_lock() -> Any:
         return
     from filelock import FileLock
 
-    with FileLock(caches.beside(caches.gpu_lock())):
+    with FileLock(caches.with_folder(caches.gpu_lock())):
         yield
 
 
@@ -93,7 +100,7 @@ def build_engine(conversion: Conversion, options: BuildOptions = DEFAULT) -> byt
 
 
 @contextmanager
-def quiet() -> Any:
+def polygraphy_silenced() -> Any:
     """Silence Polygraphy's log, including critical errors: Polygraphy also raises them, and
     trt-build's error has the relevant part.
     """

@@ -28,7 +28,7 @@ def cache_folder() -> Path:
     return (Path(home) if home else Path.home() / ".cache") / "trt-build"
 
 
-def beside(path: Path) -> Path:
+def with_folder(path: Path) -> Path:
     """The path, after its folder was created. Raises EnvironmentProblem if the folder cannot be
     created or written.
     """

@@ -83,7 +83,7 @@ def timing_cache(chosen: BuildOptions) -> Path | None:
     """
     if flavor.name() == "tensorrt-rtx":
         return None
-    return caches.beside(caches.timing_cache(chosen.timing_cache))
+    return caches.with_folder(caches.timing_cache(chosen.timing_cache))
 
 
 def _measured(chosen: BuildOptions) -> dict[str, Any]:

@@ -49,9 +49,7 @@ def _check_free_memory(where: str, needed: int, free: int | None) -> None:
 
 def weights_bytes(graph: Graph) -> int:
     """The bytes of every weight of a lowered graph."""
-    values = (
-        node.output().toIValue() for node in graph.findAllNodes("prim::Constant", True)
-    )
+    values = (node.output().toIValue() for node in graph.findAllNodes("prim::Constant"))
     return sum(
         value.numel() * value.element_size()
         for value in values

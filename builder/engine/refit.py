@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from builder.engine import flavor
-from builder.engine.build import Plan, plan_facts, quiet
+from builder.engine.build import Plan, plan_facts, polygraphy_silenced
 from builder.engine.flavor import trt
 from builder.engine.interfaces import ILayer, INetworkDefinition, ITensor
 from builder.engine.network import MESSAGES, layer_type, logger, typed_layers
@@ -99,7 +99,7 @@ def refit(plan: Plan, conversion: Any, before: Digests, options: BuildOptions) -
         raise EngineError("the networks have different weights")
     changed = {label for label in new if after[label] != before[label]}
     MESSAGES.clear()
-    with quiet():
+    with polygraphy_silenced():
         data = _refitted(plan.data, new, changed)
     return Plan(data, plan_facts(conversion, options, data, time.monotonic() - started))
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from builder.engine import flavor
-from builder.engine.build import quiet
+from builder.engine.build import polygraphy_silenced
 from builder.engine.flavor import trt
 from builder.engine.network import MESSAGES
 from builder.errors import EngineError, EnvironmentProblem
@@ -30,7 +30,7 @@ class Engine:
                 fix="see `trt-build doctor`",
             )
         MESSAGES.clear()
-        with quiet():
+        with polygraphy_silenced():
             try:
                 self.engine = EngineFromBytes(plan)()
                 self._runner = TrtRunner(self.engine)
@@ -82,7 +82,7 @@ class Engine:
         if profile is not None:
             profiles = [profile]
         self._choose_profile(feed, profiles)
-        with quiet():
+        with polygraphy_silenced():
             try:
                 results = self._runner.infer(
                     feed, check_inputs=False, copy_outputs_to_host=to_host

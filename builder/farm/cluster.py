@@ -22,7 +22,7 @@ CONNECT_SECONDS = 10.0
 """Timeout for connecting to the cluster's address. Ray itself tries for two minutes or more."""
 
 
-def ray() -> Any:
+def import_ray() -> Any:
     """Return the Ray library. Raises EnvironmentProblem if it is not installed."""
     try:
         import ray as library
@@ -41,7 +41,7 @@ def connected(farm: Farm, *, running: bool = False) -> Iterator[Any]:
     With `running`, connects to the local cluster of another command and starts none.
     Raises EnvironmentProblem if the cluster does not answer.
     """
-    library = ray()
+    library = import_ray()
     if library.is_initialized():  # the calling program or test is already connected
         yield library
         return

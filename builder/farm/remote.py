@@ -41,7 +41,7 @@ def build(
     `job` is a Job as JSON, `environment` has names of variables, `threads` is the number of cores
     for OpenMP.
     """
-    ray = cluster.ray()
+    ray = cluster.import_ray()
     node = ray.util.get_node_ip_address()
     identity = ray.get_runtime_context().get_node_id()
     yield {"event": "started", "node": node, "node_id": identity, "pid": os.getpid()}

@@ -17,7 +17,7 @@ from builder.farm.publish import publish
 from builder.farm.schedule import Task
 from builder.progress import Progress, silent
 from builder.repository import Settings, preflight
-from builder.store import Folders, Store, signing, sources, tidy
+from builder.store import Folders, Store, clean_up, signing, sources
 
 SENT = ("serve_as", "layout", "torch_steps", "flavor", "precision", "state")
 """The settings that a job includes. All others apply to the command only."""
@@ -99,7 +99,7 @@ def build_on_farm(
 def _prepare(out: Path, farm: Farm) -> None:
     """Check that the repository of each target can be written, and that results can be signed."""
     for target in farm.targets:
-        tidy(out / target.name)
+        clean_up(out / target.name)
         preflight.check(out / target.name)
     signing.prepare()
 
@@ -170,7 +170,7 @@ class _Template:
             self.store,
             file,
             files,
-            sources.everything(),
+            sources.version_of_all(),
             _job_settings(self.settings, target),
             _build(self.settings, target),
             self.rebuild,

@@ -63,13 +63,13 @@ def perform(job: Job, emit: Emit) -> dict[str, Any]:
 
 
 def _performed(job: Job, scratch: Path, emit: Emit) -> dict[str, Any]:
-    if sources.everything() != job.version:
+    if sources.version_of_all() != job.version:
         raise EnvironmentProblem(
             "trt-build here has a version that differs from the one that started the farm",
             fix="install the same version of trt-build on all machines",
         )
     if job.require_sandbox:
-        processes.require(True)
+        processes.require()
     emit({"event": "phase", "phase": "fetch"})
     models = _fetched(job, scratch / "models")
     options = BuildOptions().over(job.build)

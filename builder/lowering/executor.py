@@ -24,7 +24,7 @@ def keep_returned(graph: Graph) -> None:
     drops such a value after the first iteration of the inner loop ("Expected Tensor but got None"),
     unless a node after the loop reads it.
     """
-    if graph.findNode("prim::Loop", True) is None:
+    if graph.findNode("prim::Loop") is None:
         return
     for node in list(ir.walk(graph)):
         for block in ir.blocks_of(node):

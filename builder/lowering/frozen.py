@@ -108,7 +108,7 @@ def _frozen(module: torch.jit.ScriptModule, method: str, graph: Graph) -> Any:
 def _resolve_branches(graph: Graph) -> None:
     """Resolve `if self.training`, and other decisions by constants."""
     decides = ("prim::If", "prim::Loop", "prim::SetAttr")
-    if any(graph.findNode(kind, True) is not None for kind in decides):
+    if any(graph.findNode(kind) is not None for kind in decides):
         propagate_constants(graph)
 
 

@@ -67,7 +67,7 @@ def nodes_of(graph: Graph, *kinds: str) -> list[Node]:
     """All nodes of these kinds, at every depth. torch searches, which is faster than walking in
     Python.
     """
-    return [node for kind in kinds for node in graph.findAllNodes(kind, True)]
+    return [node for kind in kinds for node in graph.findAllNodes(kind)]
 
 
 def first_node(graph: Graph) -> Node:
@@ -141,11 +141,11 @@ def inherit(first: Node, last: Node, origin: Node) -> None:
     """Give every node strictly between `first` and `last`, and in their blocks, the metadata of
     `origin`.
     """
-    for node in between(first, last):
+    for node in nodes_between(first, last):
         _inherit(node, origin)
 
 
-def between(first: Node, last: Node) -> list[Node]:
+def nodes_between(first: Node, last: Node) -> list[Node]:
     """The nodes strictly between two of one block, in order."""
     nodes = []
     node = last.prev()
@@ -285,7 +285,7 @@ CONVERTED_WHOLE: set[str] = set()
 """Operators such as `aten::silu` with a user's converter. No pass decomposes them."""
 
 
-def stays(node: Node) -> bool:
+def is_kept(node: Node) -> bool:
     """Whether passes must not rewrite a node: torch runs it, or it has a user's converter."""
     if in_fallback(node):
         return True

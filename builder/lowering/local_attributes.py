@@ -54,7 +54,7 @@ def replace(graph: Graph, module: Any) -> None:
     for attribute in candidates:
         local = _Local(graph, attribute, types[attribute], modules)
         try:
-            local.check(graph, False)
+            local.check(graph)
         except _ReadBeforeWrite:
             continue
         local.rewrite(graph, None)
@@ -129,18 +129,19 @@ class _Local:
         self.kind = kind
         self.modules = modules
 
-    def check(self, block: NodeList, written: bool) -> bool:
+    def check(self, block: NodeList, *, written: bool = False) -> bool:
         """Return whether every path to the end of the block writes the attribute. `written` is
         whether every path to its start does. Raises _ReadBeforeWrite.
         """
         for node in block.nodes():
             if node.kind() == "prim::If":
-                ends = [self.check(inner, written) for inner in node.blocks()]
+                ends = [self.check(inner, written=written) for inner in node.blocks()]
                 written = all(ends)
             elif node.kind() == "prim::RaiseException":
                 written = True  # nothing after it runs
             elif node.kind() == "prim::Loop":
-                self.check(ir.first_block(node), written)  # it may have no iteration
+                # not assigned to `written`: the loop may have no iteration
+                self.check(ir.first_block(node), written=written)
             elif _attribute(node, self.modules) == self.attribute:
                 if node.kind() == _READ and not written:
                     raise _ReadBeforeWrite

@@ -179,7 +179,7 @@ class _Marker:
             results = self.graph.insertGraph(
                 owner._get_method(node.s("name")).graph, ir.inputs(node)
             )
-        inlined = ir.between(before, node)
+        inlined = ir.nodes_between(before, node)
         if marked:
             for top in inlined:
                 for child in (top, *_inside(top)):

@@ -26,8 +26,8 @@ class Line(NamedTuple):
     opens: bool
     outputs: tuple[str, ...]
     inputs: tuple[str, ...]
-    kind: str
-    without_location: bool
+    kind: str = ""
+    without_location: bool = False
 
 
 class Lines(dict[str, Line]):
@@ -40,7 +40,7 @@ class Lines(dict[str, Line]):
 
 def _parsed_line(text: str) -> Line:
     plain = _STRING.sub("", text) if '"' in text else text
-    line, placed, _ = plain.partition(" # ")
+    line, location, _ = plain.partition(" # ")
     body = line.lstrip()
     indent = len(line) - len(body)
     left, equals, right = line.partition("= ")
@@ -50,18 +50,19 @@ def _parsed_line(text: str) -> Line:
         is_continued_header = indent == 6 and body.startswith("%")
         names = _names(line)
         if is_header or is_continued_header:
-            return Line(indent, opens, names, (), "", False)
-        return Line(indent, opens, (), names, "", False)
+            return Line(indent, opens, names, ())
+        return Line(indent, opens, (), names)
     outputs = _names(left)
     inputs = _names(right)
     kind = intern(right.partition("(")[0].partition("[")[0])
+    is_operator = bool(outputs) and kind.startswith("aten::")
     return Line(
         indent,
-        False,
-        outputs,
-        inputs,
-        kind,
-        bool(outputs) and not placed and kind.startswith("aten::"),
+        opens=False,
+        outputs=outputs,
+        inputs=inputs,
+        kind=kind,
+        without_location=is_operator and not location,
     )
 
 

@@ -128,7 +128,7 @@ def _check_promise(graph: Graph, step: Pass, after: Snapshot) -> None:
     for kind in step.removes:
         if after.kinds[kind]:
             raise _broken(
-                step, f"{kind} is left", where=source_line(graph.findNode(kind, True))
+                step, f"{kind} is left", where=source_line(graph.findNode(kind))
             )
 
 

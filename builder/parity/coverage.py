@@ -262,7 +262,7 @@ def _without_settings(graph: Any, module: Any, ranks: Mapping[int, int]) -> Any:
         value = _attribute(node, module)
         _replace(graph, node, value)
     for node in graph.findAllNodes("prim::is_cuda"):
-        _replace(graph, node, False)
+        _replace(graph, node, value=False)
     _fold(graph)
     arguments = list(graph.inputs())
     if not isinstance(module, ExportedModule):

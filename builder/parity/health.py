@@ -127,7 +127,7 @@ def _request(model: PublishedModel, client: Client) -> tuple[Golden, Any] | None
     if model.keeps_state:
         recorded = streams.recorded_streams(model, goldens)
         goldens = [stream.requests[0] for stream in recorded]
-        position = streams.alone()
+        position = streams.sequence_of_one_request()
     if not goldens:
         return None
     golden = min(goldens, key=lambda candidate: _bytes(candidate.inputs))

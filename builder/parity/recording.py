@@ -652,7 +652,7 @@ def _optimizer_may_err(module: Module) -> bool:
         return True
     if not _WRITE.search(text):
         return False
-    elements = graph.findAllNodes("aten::__getitem__", True)
+    elements = graph.findAllNodes("aten::__getitem__")
     return (
         "prim::Loop" in text
         or "prim::If" in text

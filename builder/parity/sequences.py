@@ -55,7 +55,7 @@ def record(spec: ModelSpec, ask: Ask, style: Style) -> Iterator[Golden]:
         return
     for number, length in enumerate(LENGTHS):
         name = f"sequence-{number}"
-        yield from play(
+        yield from record_sequence(
             spec,
             ask,
             name,
@@ -63,10 +63,10 @@ def record(spec: ModelSpec, ask: Ask, style: Style) -> Iterator[Golden]:
         )
     for name, requests in user_sequences(spec):
         _one_row(spec, requests)
-        yield from play(spec, ask, name, requests)
+        yield from record_sequence(spec, ask, name, requests)
 
 
-def play(
+def record_sequence(
     spec: ModelSpec, ask: Ask, name: str, requests: Sequence[Request]
 ) -> Iterator[Golden]:
     """Run the module in a loop: each request receives the state from the previous one."""

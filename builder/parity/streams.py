@@ -59,9 +59,9 @@ def recorded_streams(
     )
 
 
-def alone() -> SequencePosition:
+def sequence_of_one_request() -> SequencePosition:
     """A sequence of one request."""
-    return SequencePosition(next(_ids), True, True)
+    return SequencePosition(next(_ids), start=True, end=True)
 
 
 def send_all(

@@ -205,7 +205,7 @@ def _answered_by(
     client = next(iter(clients.values()))
     if model.config.HasField("ensemble_scheduling"):
         return _answered_by_steps(model, clients)
-    position = streams.alone() if model.keeps_state else None
+    position = streams.sequence_of_one_request() if model.keeps_state else None
     try:
         messages = client.infer(model.name, golden.inputs, position=position).parameters
         if "trt_build.answered_by" in messages:

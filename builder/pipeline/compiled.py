@@ -122,7 +122,7 @@ def _runner(recorded: stages.Recorded, order: Order) -> tuple[Runner, tuple[str,
     artifact = checked.artifact
     assert isinstance(artifact, ModelArtifact)
     runner = Runner(artifact, engines=on_gpu)
-    warnings = tuple(map(_reworded, checked.warnings))
+    warnings = tuple(map(_for_compile, checked.warnings))
     problem: str | None = "no CUDA device found"
     if on_gpu:
         problem = _problem(runner, recorded.goldens, artifact.spec)
@@ -295,12 +295,12 @@ class CompiledModule(torch.nn.Module):
 
 def _without_manifest(error: TrtBuildError) -> TrtBuildError:
     """The error in words for a caller of `compile`, who has no manifest."""
-    error.fix = _reworded(error.fix) if error.fix else None
+    error.fix = _for_compile(error.fix) if error.fix else None
     error.where = None if error.where == "module" else error.where
     return error
 
 
-def _reworded(text: str) -> str:
+def _for_compile(text: str) -> str:
     """The text with arguments of `compile` for keys of a manifest."""
     for written, argument in _ARGUMENTS:
         text = text.replace(written, argument)

@@ -77,7 +77,7 @@ def _measured(error: UnboundedListError, loaded: stages.Loaded) -> UnboundedList
     return error
 
 
-def descend(
+def first_success(
     recorded: Recorded, attempt: Callable[[Recorded, KeptInTorch], Result]
 ) -> Result:
     """The result of the first successful `attempt`, with fewer nodes in TensorRT each time. Raises

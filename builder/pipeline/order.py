@@ -93,10 +93,10 @@ class Order:
 
 def options_of(order: Order) -> BuildOptions:
     """The order's options merged with the manifest's, resolved for this host. Raises UsageError."""
-    return here(order.options.over(order.spec.build), order.flavor)
+    return for_this_host(order.options.over(order.spec.build), order.flavor)
 
 
-def here(options: BuildOptions, flavor: str) -> BuildOptions:
+def for_this_host(options: BuildOptions, flavor: str) -> BuildOptions:
     """The options resolved for this host: RTX builds for all targets, TensorRT for the GPU of the
     host. Raises UsageError if that GPU is not a target.
     """

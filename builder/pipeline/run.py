@@ -135,7 +135,7 @@ def check_recorded(
 
     if order.ended:
         return ladder.by_torch(recorded, order.ended, attempt)
-    return ladder.descend(recorded, attempt)
+    return ladder.first_success(recorded, attempt)
 
 
 def _attempt(

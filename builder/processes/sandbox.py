@@ -59,7 +59,7 @@ class Sandbox:
         writable = (*self.writable, Path("/proc/self/task")) if gpu else self.writable
         if landlock_version() and _restrict_files(writable, self.hidden, self.network):
             mechanisms.append("landlock")
-        if refuse_calls(self.network, local=gpu):
+        if refuse_calls(network=self.network, local=gpu):
             mechanisms.append("seccomp")
         return tuple(mechanisms)
 

@@ -40,7 +40,9 @@ def _check_report(record: Any) -> None:
         raise ValueError("a model has no name")
 
 
-def add(models: Sequence[dict[str, Any]], since: Mapping[str, Any]) -> list[str]:
+def add_changes(
+    models: Sequence[dict[str, Any]], since: Mapping[str, Any]
+) -> list[str]:
     """Set `changes` of each model by comparison with the earlier report. Returns the names of
     removed models.
     """

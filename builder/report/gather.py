@@ -62,7 +62,7 @@ def gather(
     ]
     removed = []
     if since is not None:
-        removed = changes.add(models, since)
+        removed = changes.add_changes(models, since)
     return {
         "format": changes.FORMAT,
         "repository": repository.resolve().name,

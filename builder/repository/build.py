@@ -126,11 +126,11 @@ def _results(
 ) -> list[ModelResult]:
     """The result of each order. Unchanged models are not built."""
     from builder.repository import request
-    from builder.store import Hashes, signing, tidy
+    from builder.store import Hashes, clean_up, signing
     from builder.triton import signatures
 
     if orders:
-        tidy(orders[0].out)
+        clean_up(orders[0].out)
     if chosen.store:
         signing.prepare()  # workers must not write to the folder of the key
     with Hashes() as hashes:

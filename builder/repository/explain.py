@@ -85,7 +85,7 @@ def _report(
     model_request = request.request_of(order, hashes)
     record = request.recorded(order, model_request)
     if in_repository:
-        reason = stores.stale(order.folder, model_request, hashes)
+        reason = stores.reason_to_rebuild(order.folder, model_request, hashes)
     else:
         reason = stores.because(record.get("request"), model_request) or None
     verdict = "unchanged" if reason is None else f"would be built because: {reason}"

@@ -91,7 +91,7 @@ def _reason(
     order: Order, new_request: Mapping[str, Any], hashes: store.Hashes
 ) -> str | None:
     """Why the model is built, or None if it is unchanged."""
-    reason = store.stale(order.folder, new_request, hashes)
+    reason = store.reason_to_rebuild(order.folder, new_request, hashes)
     if reason is None and order.rebuild:
         return "--log-level graph" if order.graphs else "--rebuild"
     if reason is None and order.edits == edits.OVERWRITE:

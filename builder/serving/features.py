@@ -28,7 +28,7 @@ def cache(mebibytes: int = CACHE_MIB) -> str:
     return f"{CACHE_FLAG}=local,size={mebibytes << 20}"
 
 
-def stale(repository: Path) -> list[str]:
+def outdated(repository: Path) -> list[str]:
     """The models whose old responses the response cache would return after a publication.
 
     Triton finds a response by the model's name, its version number and the inputs. A model without

@@ -28,14 +28,14 @@ from .published import VERSION as VERSION
 from .published import VERSIONS as VERSIONS
 from .published import Version as Version
 from .published import damaged as damaged
+from .published import reason_to_rebuild as reason_to_rebuild
 from .published import record as record
 from .published import shaped as shaped
 from .published import sidecar as sidecar
-from .published import stale as stale
 from .published import step_names as step_names
 from .request import goldens_key as goldens_key
 from .request import request as request
 from .request import shared_request as shared_request
-from .retired import tidy as tidy
+from .retired import clean_up as clean_up
 from .storage import Store as Store
 from .storage import last as last

@@ -130,4 +130,4 @@ def _versions(kind: str) -> Iterator[str]:
             if module.startswith("builder."):
                 yield sources.version(module)
             else:
-                yield sources.foreign(module)
+                yield sources.version_of_plugin(module)

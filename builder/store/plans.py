@@ -76,7 +76,7 @@ class Plans:
         if not self.rebuild:
             entry = self._guarded("read", lambda store: store.get(key))
         if entry is not None:
-            self.records[label] = PlanRecord(key, parts, True, "")
+            self.records[label] = PlanRecord(key, parts, found=True, because="")
             return entry.plan
         plan = self._refitted(conversion, options, parts)
         reason = "weights replaced by refit"
@@ -84,7 +84,7 @@ class Plans:
             plan = self._compiled(conversion, options, compile)
             reason = self._reason(label, parts)
         self._store(key, parts, plan, conversion, options)
-        self.records[label] = PlanRecord(key, parts, False, reason)
+        self.records[label] = PlanRecord(key, parts, found=False, because=reason)
         return plan
 
     def _compiled(

@@ -6,6 +6,6 @@ Processes that are forked afterwards do not compute them again.
 from builder.store import sources
 from builder.store.key import ALWAYS
 
-sources.everything()
+sources.version_of_all()
 for _module in ALWAYS:
     sources.version(_module)

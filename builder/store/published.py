@@ -388,7 +388,9 @@ def record(
     )
 
 
-def stale(folder: Path, request: Mapping[str, Any], hashes: Hashes) -> str | None:
+def reason_to_rebuild(
+    folder: Path, request: Mapping[str, Any], hashes: Hashes
+) -> str | None:
     """The reason why the model in `folder` is not current for the `request`; None if it is.
 
     Every file of the model, and of the steps of an ensemble, must be as it was written.

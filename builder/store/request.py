@@ -74,7 +74,7 @@ def shared_request(
         "calibration": _calibration(spec, hashes),
         "plugins": {plugin: _plugin(plugin, hashes) for plugin in plugins},
         "platform": _platform(),
-        "trt_build": sources.everything(),
+        "trt_build": sources.version_of_all(),
         "packages": {name: package_version(name) for name in PACKAGES},
         "python": platform.python_version(),
     }

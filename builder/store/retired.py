@@ -18,7 +18,7 @@ requests.
 """
 
 
-def tidy(repository: Path) -> tuple[str, ...]:
+def clean_up(repository: Path) -> tuple[str, ...]:
     """Repair what killed runs left (see staging.recover), and remove their unfinished signatures
     and the steps whose grace period is over.
 
@@ -38,7 +38,7 @@ def _remove_unfinished_signatures(repository: Path) -> None:
     """
     pattern = f"{published.UNFINISHED_SIGNATURE}*"
     if any(repository.glob(pattern)):
-        with staging.alone(repository):
+        with staging.lock(repository):
             for file in repository.glob(pattern):
                 with contextlib.suppress(OSError):
                     file.unlink()
@@ -51,7 +51,7 @@ def _remove_expired_steps(repository: Path) -> None:
         if _expired(path.parent)
     ]
     if expired:
-        with staging.staging(repository) as stage, staging.alone(repository):
+        with staging.staging(repository) as stage, staging.lock(repository):
             for folder in expired:
                 remove(folder, stage)
 

@@ -29,7 +29,7 @@ _FOR_TYPES = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+[^\n]*\n|\n)+", re.MULTIL
 
 
 @cache
-def everything() -> str:
+def version_of_all() -> str:
     """The version of all of trt-build's code and templates that may change what is published."""
     digest = hashlib.sha256()
     code = [
@@ -55,7 +55,7 @@ def version(module: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def foreign(module: str) -> str:
+def version_of_plugin(module: str) -> str:
     """The version of a module outside trt-build (a plugin): the hash of its own file."""
     file = getattr(sys.modules.get(module), "__file__", None)
     return hashlib.sha256(

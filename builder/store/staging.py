@@ -142,7 +142,7 @@ def _prepared(root: Path, count: int) -> Iterator[list[Path]]:
     finally:
         # another publication's staging folder means that it needs the repository's
         if created and not any(root.parent.glob(f"{_prefix(root)}*")):
-            with contextlib.suppress(OSError), alone(root):
+            with contextlib.suppress(OSError), lock(root):
                 root.rmdir()
 
 
@@ -169,7 +169,7 @@ def refuse_mount(root: Path, beside: Path) -> None:
 
 
 @contextlib.contextmanager
-def alone(repository: Path) -> Iterator[None]:
+def lock(repository: Path) -> Iterator[None]:
     """A lock with which one process at a time changes the repository.
 
     The folder is created if missing: another publication that created it and failed may have
@@ -227,7 +227,7 @@ def _restore(folder: Path, root: Path) -> Iterator[str]:
     if not former:
         return
     root.mkdir(parents=True, exist_ok=True)
-    with alone(root):
+    with lock(root):
         for old in former:
             name = old.name.removeprefix(OLD)
             if not (root / name).exists():

@@ -51,7 +51,7 @@ class Timings:
         entries = self._entries()
         if not entries:
             return {}
-        caches.beside(path)
+        caches.with_folder(path)
         with timing.locked(path):
             local = [path.read_bytes()] if path.is_file() else []
             data, accepted = self.combine([*local, *entries.values()])

@@ -76,11 +76,11 @@ def _obstacle(artifact: ModelArtifact) -> tuple[str | None, int]:
         )
     size = _covered(artifact, axis)
     if size < 1:
-        return _no_one(axis), 0
+        return _without_size_one(axis), 0
     return _contradiction(artifact), size
 
 
-def _no_one(axis: str) -> str:
+def _without_size_one(axis: str) -> str:
     return f"the profiles of axis {axis!r} do not begin at 1"
 
 
@@ -106,7 +106,7 @@ def _narrowed(artifact: ModelArtifact) -> str | None:
     if (
         axis is None
         or artifact.spec.batching.enabled is False
-        or obstacle not in (None, _no_one(axis))
+        or obstacle not in (None, _without_size_one(axis))
     ):
         return None
     ranges = [profile[axis] for profile in _profiles(artifact)]

@@ -41,7 +41,7 @@ class Candidate:
         names.
         """
         name = self.name.partition(INFIX)[0]
-        with staging.staging(self.repository) as stage, staging.alone(self.repository):
+        with staging.staging(self.repository) as stage, staging.lock(self.repository):
             published_steps = published.step_names(self.repository / name)
             for model in (
                 self.name,
@@ -76,7 +76,7 @@ def add(source: Path, repository: Path) -> Candidate:
         for model in (*steps, name):
             bytecode.prevent(stage / model)
             staging.sync_tree(stage / model)
-        with staging.alone(repository):
+        with staging.lock(repository):
             new = add_steps(source.name, steps, repository, stage)
             staging.swap(
                 stage / name, repository / name, stage / f"{staging.OLD}{name}"
@@ -127,7 +127,7 @@ class Former:
         """
         name = self.folder.name
         repository = self.folder.parent
-        with blocked(name, repository), staging.alone(repository):
+        with blocked(name, repository), staging.lock(repository):
             if self.exists:
                 move_in(name, self.steps, repository, self.stage)
                 return

@@ -153,7 +153,7 @@ def _replacing(folder: Path) -> Iterator[Path]:
         published.shaped(folder),
         blocked(folder.name, repository),
         staging.staging(repository) as stage,
-        staging.alone(repository),
+        staging.lock(repository),
     ):
         versions.require_plain(folder)
         _refuse_additions(folder)
@@ -199,7 +199,7 @@ def remove(folder: Path) -> list[int]:
     with (
         blocked(folder.name, repository, "removed"),
         staging.staging(repository) as stage,
-        staging.alone(repository),
+        staging.lock(repository),
     ):
         numbers = [version.number for version in published.versions(folder)]
         if numbers:
@@ -264,7 +264,7 @@ def _promote(source: Path, repository: Path, accept: bool) -> Promotion:
         blocked(name, repository),
         created_folder(repository),
         staging.staging(repository) as stage,
-        staging.alone(repository),
+        staging.lock(repository),
     ):
         for step in steps:
             copying.copy(source.parent / step, stage / step)

@@ -363,7 +363,7 @@ def _name_steps(folder: Path, names: Sequence[str]) -> None:
         step.model_name = name
     file.write_text(config_text(message))
     _save(folder / VERSION / "steps.json", list(names))
-    _seal(folder, _json(folder / SIDECAR))
+    _write_record(folder, _json(folder / SIDECAR))
 
 
 def _write(
@@ -396,12 +396,12 @@ def _write(
     }
     _save(folder / VERSION / "plan.json", base)
     record = _json(folder / SIDECAR)
-    _seal(
+    _write_record(
         folder, {key: record[key] for key in record if key not in ("request", "plans")}
     )
 
 
-def _seal(folder: Path, record: Mapping[str, Any]) -> None:
+def _write_record(folder: Path, record: Mapping[str, Any]) -> None:
     """Write trt-build.json of a folder with the digests of its present files."""
     files = {
         path.relative_to(folder).as_posix(): sha256(path)

@@ -96,7 +96,7 @@ def publish_parts(
             finish(stage / name)
         for model in (*names.values(), name):
             staging.sync_tree(stage / model)
-        with staging.alone(repository):
+        with staging.lock(repository):
             if compare is not None:
                 compare(repository / name, stage / name)
             versions.arrange(stage / name, repository / name, policy)
@@ -259,6 +259,6 @@ def created_folder(repository: Path) -> Iterator[None]:
             yield
         except BaseException:
             if created:
-                with contextlib.suppress(OSError), staging.alone(repository):
+                with contextlib.suppress(OSError), staging.lock(repository):
                     repository.rmdir()  # not while another publication moves its model in
             raise

@@ -129,7 +129,7 @@ def sign_missing(repository: Path, key: Path, only: Sequence[str] = ()) -> list[
     does.
     """
     _folders(repository, only)  # raises if there is no repository
-    with staging.alone(repository):
+    with staging.lock(repository):
         remove_compiled(repository, only)
         verifier = _verifier_of(key)
         unsigned = [

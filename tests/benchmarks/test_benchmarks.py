@@ -131,9 +131,9 @@ def test_only_existing_constants_can_be_changed(
 ) -> None:
     from builder.conversion.converters import sequences
 
-    monkeypatch.setattr(sequences, "WRITTEN_OUT", sequences.WRITTEN_OUT)
-    engine.change("builder.conversion.converters.sequences.WRITTEN_OUT=99")
-    assert sequences.WRITTEN_OUT == 99
+    monkeypatch.setattr(sequences, "MOST_UNROLLED_STEPS", sequences.MOST_UNROLLED_STEPS)
+    engine.change("builder.conversion.converters.sequences.MOST_UNROLLED_STEPS=99")
+    assert sequences.MOST_UNROLLED_STEPS == 99
     with pytest.raises(SystemExit):
         engine.change("builder.conversion.converters.sequences.NO_SUCH=1")
 

@@ -23,7 +23,7 @@ import torch
 from builder.manifest.spec import Versions
 from builder.parity.clients import HttpClient
 from builder.serving import FREE_PORTS, serve
-from builder.store import published, staging, tidy
+from builder.store import clean_up, published, staging
 from builder.triton import (
     EnsembleArtifact,
     ModelArtifact,
@@ -306,7 +306,7 @@ def _judge(
 
 def _repair(repository: Path, chosen: Change, counts: Counts) -> None:
     """Perform the next run: it repairs the repository, then makes the requested change."""
-    tidy(repository)
+    clean_up(repository)
     absent = chosen.new is None and not (repository / NAME).exists()
     whole = absent or _generation(repository) is not None
     clean = not _staged(repository)

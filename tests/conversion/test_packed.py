@@ -541,7 +541,7 @@ def test_a_packed_sequence_as_an_endpoint_is_refused(module: type[nn.Module]) ->
 
 
 def _turned_from_the_padding(self: Lengths, ctx: Any, x: Any) -> Any:
-    return Extent().part(ctx, x, [0, 0], ctx.sizes(x), True)
+    return Extent().part(ctx, x, [0, 0], ctx.sizes(x), reverse=True)
 
 
 def _at_the_padding(self: Lengths, ctx: Any, x: Any) -> Any:
@@ -552,7 +552,10 @@ def _at_the_padding(self: Lengths, ctx: Any, x: Any) -> Any:
 
 
 BROKEN: dict[str, tuple[str, Any]] = {
-    "the second direction begins at the padding": ("turned", _turned_from_the_padding),
+    "the second direction begins at the padding": (
+        "reversed_in_time",
+        _turned_from_the_padding,
+    ),
     "final states are those of the last step": ("ends", _at_the_padding),
     "a row lasts one step more": (
         "_steps",

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from builder.diagnosis import Step, climb
+from builder.diagnosis import Step, run_steps
 from builder.engine import trt
 from builder.graph_types import Graph
 from builder.lowering import LoweredGraph, ir
@@ -38,7 +38,7 @@ def segmented(tmp_path: Path) -> Order:
 
 
 def ladder(target: Order) -> tuple[list[str], dict[str, Step]]:
-    steps = climb(target, None, lambda *_: None)
+    steps = run_steps(target, None, lambda *_: None)
     return [step.name for step in steps if step.result == "failed"], {
         s.name: s for s in steps
     }

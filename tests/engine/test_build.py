@@ -279,7 +279,7 @@ def test_unwritable_cache_folder_is_an_environment_problem(
         monkeypatch.setattr(os, "access", lambda path, mode: False)
     for path in (caches.gpu_lock(), caches.timing_cache()):
         with pytest.raises(EnvironmentProblem, match=str(folder)) as caught:
-            caches.beside(path)
+            caches.with_folder(path)
         assert caches.CACHE_VARIABLE in str(caught.value.fix)
     with pytest.raises(EnvironmentProblem, match=str(folder)):
         config.timing_cache(BuildOptions())

@@ -46,7 +46,7 @@ def job_of(tmp_path: Path, **more: str) -> str:
     (spec,) = load(tmp_path / "net.pt")
     url = str(tmp_path / "store")
     file, files = upload(spec, Folders(url))
-    facts = {"version": sources.everything(), **more}
+    facts = {"version": sources.version_of_all(), **more}
     return Job(spec.name, "a", url, file, files, **facts).to_json()  # type: ignore[arg-type]
 
 

@@ -71,7 +71,7 @@ def test_gpu_unsupported_by_rtx_is_a_usage_error(models: Path, tmp_path: Path) -
 @pytest.mark.usefixtures("host")
 def test_tensorrt_builds_for_the_local_gpu_and_lists_the_others() -> None:
     requested = options(A100, H100, (12, 0))
-    assert targets.here(requested, "tensorrt") == BuildOptions()
+    assert targets.for_this_host(requested, "tensorrt") == BuildOptions()
     message = list(preflight.missing(requested, "tensorrt", "models", "out"))
     assert len(message) == 2
     assert "`trt-build repo models --out sm_80 --target sm_80`" in message[0]
@@ -79,7 +79,7 @@ def test_tensorrt_builds_for_the_local_gpu_and_lists_the_others() -> None:
         "`trt-build merge out sm_80 --out MERGED`" in message[0]
         and "sm_120" in message[1]
     )
-    assert targets.here(requested, "tensorrt-rtx") == requested and not list(
+    assert targets.for_this_host(requested, "tensorrt-rtx") == requested and not list(
         preflight.missing(requested, "tensorrt-rtx", "", "")
     )
 
@@ -87,7 +87,7 @@ def test_tensorrt_builds_for_the_local_gpu_and_lists_the_others() -> None:
 @pytest.mark.usefixtures("host")
 def test_ampere_plus_plan_covers_later_targets() -> None:
     compatible = options(A100, H100, (7, 5), hardware_compatible="ampere_plus")
-    assert targets.here(compatible, "tensorrt") == BuildOptions(
+    assert targets.for_this_host(compatible, "tensorrt") == BuildOptions(
         hardware_compatible="ampere_plus"
     )
     (message,) = preflight.missing(compatible, "tensorrt", "models", "out")
@@ -99,14 +99,14 @@ def test_target_that_is_not_gpu0_needs_cuda_visible_devices() -> None:
     with pytest.raises(
         UsageError, match=r"GPU0 is sm_90(.|\n)*CUDA_VISIBLE_DEVICES=GPU-1"
     ):
-        targets.here(options(A100), "tensorrt")
+        targets.for_this_host(options(A100), "tensorrt")
     with pytest.raises(UsageError, match=r"trt-build merge"):
-        targets.here(options((7, 5)), "tensorrt")
+        targets.for_this_host(options((7, 5)), "tensorrt")
 
 
 @pytest.mark.usefixtures("host")
 def test_no_targets_give_no_messages() -> None:
-    assert targets.here(BuildOptions(refit=True), "tensorrt") == BuildOptions(
+    assert targets.for_this_host(BuildOptions(refit=True), "tensorrt") == BuildOptions(
         refit=True
     )
     assert not list(preflight.missing(BuildOptions(), "tensorrt", "models", "out"))

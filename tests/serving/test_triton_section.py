@@ -154,7 +154,7 @@ def test_cached_responses_belong_to_the_served_version(
     served, cache = tmp_path / "served", {"response_cache": {"enable": True}}
     publish(net("net", 1, keep=1, **cache), served)
     publish(net("net", 5, keep=1, **cache), tmp_path / "new")
-    assert features.stale(served) == []
+    assert features.outdated(served) == []
     mode: dict[str, Any] = {"explicit": True, "models": ["*"], "response_cache": 8}
     with serve(served, **FREE_PORTS, **mode) as server:
         answers = [
@@ -179,7 +179,7 @@ def test_cache_is_stale_after_replacement_without_a_new_version(
     """A manifest with a response cache therefore needs `versions`."""
     served, cache = tmp_path / "served", {"response_cache": {"enable": True}}
     publish(net("net", 1, **cache), served)
-    assert features.stale(served) == ["net"]
+    assert features.outdated(served) == ["net"]
     mode: dict[str, Any] = {"explicit": True, "models": ["*"], "response_cache": 8}
     with serve(served, **FREE_PORTS, **mode) as server:
         join_all([Request(server, "net")])

@@ -37,10 +37,10 @@ def test_edited_config_is_reported_and_is_not_damage(
 ) -> None:
     record = {**published.read(folder / "trt-build.json"), "request": {}}
     published.write(folder, record)
-    assert published.stale(folder, {}, hashes) is None
+    assert published.reason_to_rebuild(folder, {}, hashes) is None
     assert edits.notes(folder, hashes) == []
     edit(folder, "count: 1", "count: 2")
-    assert published.stale(folder, {}, hashes) is None
+    assert published.reason_to_rebuild(folder, {}, hashes) is None
     (note,) = edits.notes(folder, hashes)
     assert (
         "scorer/config.pbtxt was edited by hand: instance_group.0.count 1 -> 2; it is kept"
@@ -48,7 +48,7 @@ def test_edited_config_is_reported_and_is_not_damage(
     )
     (folder / "config.pbtxt").unlink()
     assert (
-        published.stale(folder, {}, hashes)
+        published.reason_to_rebuild(folder, {}, hashes)
         == "config.pbtxt of the published model is damaged"
     )
 

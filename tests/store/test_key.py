@@ -182,9 +182,9 @@ def test_version_of_plugin_converter_depends_on_its_file(
     plugin.write_text("one = 1\n")
     monkeypatch.setitem(sys.modules, "plugin", type(sys)("plugin"))
     sys.modules["plugin"].__file__ = str(plugin)
-    first = sources.foreign("plugin")
+    first = sources.version_of_plugin("plugin")
     plugin.write_text("one = 2\n")
-    assert sources.foreign("plugin") != first
+    assert sources.version_of_plugin("plugin") != first
 
 
 def test_version_includes_imported_modules() -> None:

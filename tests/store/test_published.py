@@ -15,7 +15,7 @@ import pytest
 from builder.engine import BuildOptions
 from builder.manifest import load
 from builder.manifest.spec import ModelSpec, Tolerance
-from builder.store import Hashes, published, record, request, stale
+from builder.store import Hashes, published, reason_to_rebuild, record, request
 
 MANIFEST = (
     "inputs:\n  - {name: x, dtype: float32, shape: [batch, 4]}\ndims:\n  batch: {min: 1, opt: 2,"
@@ -65,7 +65,7 @@ def test_equal_request_is_not_stale(
 ) -> None:
     expected = request(spec_of(models), hashes)
     folder = published_model(tmp_path / "out" / "net", expected)
-    assert stale(folder, request(spec_of(models), hashes), hashes) is None
+    assert reason_to_rebuild(folder, request(spec_of(models), hashes), hashes) is None
     assert json.loads((folder / published.SIDECAR).read_text())["name"] == "net"
     assert {path.name for path in folder.iterdir()} == {"1", published.SIDECAR}
 
@@ -100,7 +100,7 @@ def test_change_of_file_or_manifest_is_named(
 ) -> None:
     folder = published_model(tmp_path / "out" / "net", request(spec_of(models), hashes))
     change(models)
-    reason = stale(folder, request(spec_of(models), hashes), hashes)
+    reason = reason_to_rebuild(folder, request(spec_of(models), hashes), hashes)
     assert reason is None if words is None else words in str(reason)
 
 
@@ -159,14 +159,14 @@ def test_damaged_publication_is_stale(
     expected = request(spec_of(models), hashes)
     step = published_model(tmp_path / "out" / "net_0", {})
     folder = published_model(tmp_path / "out" / "net", expected, ["net_0"])
-    assert stale(folder, expected, hashes) is None
+    assert reason_to_rebuild(folder, expected, hashes) is None
     if damage == "altered":
         (folder / "1" / "model.plan").write_bytes(b"PLAN")
     elif damage == "removed":
         (folder / "1" / "model.plan").unlink()
     else:
         (step / published.SIDECAR).unlink()
-    assert "is damaged" in str(stale(folder, expected, hashes))
+    assert "is damaged" in str(reason_to_rebuild(folder, expected, hashes))
 
 
 @pytest.mark.parametrize(
@@ -183,9 +183,9 @@ def test_damaged_publication_is_stale(
 def test_malformed_sidecar_is_no_publication(
     tmp_path: Path, hashes: Hashes, text: str
 ) -> None:
-    assert stale(tmp_path, {}, hashes) == "not published before"
+    assert reason_to_rebuild(tmp_path, {}, hashes) == "not published before"
     (tmp_path / published.SIDECAR).write_text(text)
-    assert stale(tmp_path, {}, hashes) == "not published before"
+    assert reason_to_rebuild(tmp_path, {}, hashes) == "not published before"
 
 
 @pytest.mark.slow
@@ -237,7 +237,7 @@ def test_changed_sidecar_is_damage(
     record[key] = {**record[key], "more": {"key": "0", "parts": {}, "because": ""}}
     (folder / published.SIDECAR).write_text(json.dumps(record))
     assert (
-        stale(folder, expected, hashes)
+        reason_to_rebuild(folder, expected, hashes)
         == "trt-build.json of the published model is damaged"
     )
 

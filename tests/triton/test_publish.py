@@ -341,7 +341,7 @@ def test_unused_step_is_removed_after_the_grace_period(
     if by == "publication":
         publish(pair(2), repository)
     else:
-        assert retired.tidy(repository) == ()
+        assert retired.clean_up(repository) == ()
     assert {path.name for path in repository.iterdir()} == {"pair", *second}
     assert [path.name for path in repository.parent.iterdir()] == ["repository"]
 
@@ -358,7 +358,7 @@ def test_unfinished_signature_that_stays_does_not_end_the_tidying(
     (repository / unfinished).mkdir()
     later = retired.time.time() + retired.GRACE_SECONDS + 5
     monkeypatch.setattr(retired.time, "time", lambda: later)
-    assert retired.tidy(repository) == ("scorer",)
+    assert retired.clean_up(repository) == ("scorer",)
     names = {path.name for path in repository.iterdir()}
     assert names == {"pair", "scorer", unfinished, *second}
 

@@ -82,7 +82,7 @@ def accumulated(
     neutral = _neutral(reduction, computed)
     inside = choose(ctx, mask, ctx.unsqueeze(src, [axis]), neutral, computed)
     ctx.set_sizes(inside, _mask_sizes(ctx, ctx.size(x, axis), src, axis))
-    reduced = reduce(ctx, REDUCTIONS[reduction], inside, [axis + 1], False)
+    reduced = reduce(ctx, REDUCTIONS[reduction], inside, [axis + 1])
     reduced = _to_whole(ctx, reduced, x, neutral)
     if include_self and reduction != "mean":
         count = None
@@ -133,7 +133,7 @@ def _count(
     """The number of values for each output position."""
     wide = ctx.expand(mask, _mask_sizes(ctx, ctx.size(x, axis), src, axis))
     ones = ctx.cast(wide, dtype)
-    return _to_whole(ctx, reduce(ctx, "SUM", ones, [axis + 1], False), x, 0)
+    return _to_whole(ctx, reduce(ctx, "SUM", ones, [axis + 1]), x, 0)
 
 
 def _with_self(
@@ -162,12 +162,12 @@ def _with_self(
 def _affordable(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
     """at most 2^28 comparisons"""
     if ctx.rank(args.self):
-        positions = _greatest(ctx, args.self, ctx.axis(args.self, args.dim))
+        positions = _maximum_length(ctx, args.self, ctx.axis(args.self, args.dim))
     else:
         positions = 1
     volume = positions
     for axis in range(ctx.rank(args.index)):
-        volume *= _greatest(ctx, args.index, axis)
+        volume *= _maximum_length(ctx, args.index, axis)
     if volume > MOST_COMPARISONS:
         return (
             f"reducing {volume // positions} indices to {positions} positions takes {volume} "
@@ -176,7 +176,7 @@ def _affordable(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
     return None
 
 
-def _greatest(ctx: ConversionContext, x: Tensor, axis: int) -> int:
+def _maximum_length(ctx: ConversionContext, x: Tensor, axis: int) -> int:
     """The maximum length of an axis over the profiles; 1 if unknown."""
     span = bounds(ctx.expr(x, axis), ctx.ranges())
     if span is not None and isfinite(span[1]):

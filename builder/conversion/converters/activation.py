@@ -133,7 +133,7 @@ def elu(
         below = combine(
             ctx, "PROD", expm1(ctx, combine(ctx, "PROD", x, input_scale)), alpha
         )
-        result = choose(ctx, comparison(ctx, "GREATER", True, x, 0.0), below, x)
+        result = choose(ctx, comparison(ctx, "le", x, 0.0), below, x)
     if scale == 1:
         return result
     return combine(ctx, "PROD", result, scale)
@@ -145,7 +145,7 @@ def celu(ctx: ConversionContext, x: ITensor, alpha: float) -> ITensor:
     if alpha == 1:
         return activate(ctx, x, "ELU", 1.0)
     below = combine(ctx, "PROD", expm1(ctx, combine(ctx, "DIV", x, alpha)), alpha)
-    return choose(ctx, comparison(ctx, "GREATER", True, x, 0.0), below, x)
+    return choose(ctx, comparison(ctx, "le", x, 0.0), below, x)
 
 
 @converter("aten::gelu(Tensor self, *, str approximate='none') -> Tensor")
@@ -196,9 +196,7 @@ def softplus(
     scaled = x
     if beta != 1:
         scaled = combine(ctx, "PROD", x, beta)
-    return choose(
-        ctx, comparison(ctx, "GREATER", False, scaled, float(threshold)), x, soft
-    )
+    return choose(ctx, comparison(ctx, "gt", scaled, float(threshold)), x, soft)
 
 
 @converter("aten::mish(Tensor self) -> Tensor")
@@ -223,9 +221,7 @@ def hardswish(ctx: ConversionContext, x: ITensor) -> ITensor:
 @converter("aten::hardshrink(Tensor self, Scalar lambd=0.5) -> Tensor")
 def hardshrink(ctx: ConversionContext, x: ITensor, lambd: float) -> ITensor:
     """0 where |x| <= lambd, else x"""
-    return choose(
-        ctx, comparison(ctx, "GREATER", True, ctx.unary("ABS", x), float(lambd)), 0.0, x
-    )
+    return choose(ctx, comparison(ctx, "le", ctx.unary("ABS", x), float(lambd)), 0.0, x)
 
 
 @converter("aten::softshrink(Tensor self, Scalar lambd=0.5) -> Tensor")
@@ -243,7 +239,7 @@ def threshold(
     if not dtype.is_floating_point:  # torch casts both to self's dtype
         threshold = int(threshold)
         value = int(value)
-    return choose(ctx, comparison(ctx, "GREATER", True, x, threshold), value, x, dtype)
+    return choose(ctx, comparison(ctx, "le", x, threshold), value, x, dtype)
 
 
 def _even_axis(ctx: ConversionContext, arguments: SimpleNamespace) -> str | None:

@@ -15,11 +15,11 @@ from builder.conversion.converters.pooling import floats
 from builder.conversion.dynamic import DynamicScalar, Size
 from builder.conversion.layers import (
     NAN_UNDEFINED,
-    along,
     choose,
     combine,
     gathered,
     less,
+    matmul_along,
     reduce,
 )
 from builder.conversion.pools import Pool, pooled
@@ -83,7 +83,9 @@ def _adaptive(
     axes_of_size_one = [
         axis for axis, size in new_sizes.items() if isinstance(size, int) and size == 1
     ]
-    x = reduce(ctx, "AVG" if kind == "AVERAGE" else "MAX", x, axes_of_size_one, True)
+    x = reduce(
+        ctx, "AVG" if kind == "AVERAGE" else "MAX", x, axes_of_size_one, keepdim=True
+    )
     even = {
         axis: size
         for axis, size in new_sizes.items()
@@ -120,7 +122,7 @@ def _equal_windows(
     for axis, size in even.items():
         window[axis - first] = x.shape[axis] // size
     image, undo = as_image(ctx, x, axes)
-    return undo(pooled(ctx, image, kind, Pool.of(axes, window, [], 0, 1, False)))
+    return undo(pooled(ctx, image, kind, Pool.of(axes, window, [], 0, 1)))
 
 
 def _bounds(ctx: ConversionContext, length: Size, size: Size) -> tuple[Any, Any]:
@@ -161,8 +163,8 @@ def _average_parts(
         matrix: Tensor = (counts / counts.sum(1, keepdim=True)).to(ctx.dtype(x))
     else:
         ones = ctx.cast(member, ctx.dtype(x))
-        matrix = combine(ctx, "DIV", ones, reduce(ctx, "SUM", ones, [1], True))
-    return along(ctx, matrix, x, axis)
+        matrix = combine(ctx, "DIV", ones, reduce(ctx, "SUM", ones, [1], keepdim=True))
+    return matmul_along(ctx, matrix, x, axis)
 
 
 def _maximum_parts(
@@ -175,7 +177,7 @@ def _maximum_parts(
     if isinstance(length, int) and isinstance(size, int):
         index = _positions(*_bounds(ctx, length, size))
         parts = gathered(ctx, x, index, axis)
-        return reduce(ctx, "MAX", parts, [axis + 1], False)
+        return reduce(ctx, "MAX", parts, [axis + 1])
     member = _member(ctx, length, size)
     trailing = ctx.rank(x) - axis - 1
     sizes = [1] * axis + [size, length] + [1] * trailing
@@ -188,7 +190,7 @@ def _maximum_parts(
     )
     lengths = ctx.sizes(x)
     ctx.set_sizes(masked, [*lengths[:axis], size, *lengths[axis:]])
-    return reduce(ctx, "MAX", masked, [axis + 1], False)
+    return reduce(ctx, "MAX", masked, [axis + 1])
 
 
 def _positions(starts: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:

@@ -55,19 +55,18 @@ def _search_positions(
     as in torch's sort.
     """
     dtype = torch.int32 if int32 else torch.int64
-    operation, negate = ("GREATER", False) if right else ("LESS", True)
     rank = ctx.rank(values)
     column = ctx.unsqueeze(values, [rank])
     if ctx.rank(sequence) == 1:
         row = ctx.at_rank(sequence, rank + 1)
     else:
         row = ctx.unsqueeze(sequence, [rank - 1])
-    after = comparison(ctx, operation, negate, row, column)
+    after = comparison(ctx, "gt" if right else "ge", row, column)
     sizes = [*ctx.sizes(values), ctx.size(sequence, ctx.rank(sequence) - 1)]
     before = ctx.cast(
         ctx.set_sizes(ctx.unary("NOT", ctx.set_sizes(after, sizes)), sizes), dtype
     )
-    return reduce(ctx, "SUM", before, [rank], False)
+    return reduce(ctx, "SUM", before, [rank])
 
 
 _OUT = "*, bool out_int32=False, bool right=False"

@@ -54,7 +54,9 @@ def running_sum(ctx: ConversionContext, x: ITensor, axis: int) -> ITensor:
     if not ctx.capabilities.has_layer("add_cumulative"):
         return scanned(ctx, x, axis, 0, partial(ctx.elementwise, "SUM"))
     along = ctx.constant(torch.tensor(axis, dtype=torch.int32))
-    layer = ctx.net.add_cumulative(x, along, trt.CumulativeOperation.SUM, False, False)
+    layer = ctx.net.add_cumulative(
+        x, along, trt.CumulativeOperation.SUM, exclusive=False, reverse=False
+    )
     return copy_facts(ctx, x, layer.get_output(0))
 
 

@@ -121,7 +121,7 @@ def roi_align(
     rows = pooled_height, sampling_ratio
     columns = pooled_width, sampling_ratio
     cells = ctx.reshape(samples, [boxes, x.shape[1], *rows, *columns])
-    return reduce(ctx, "AVG", cells, [3, 5], False)
+    return reduce(ctx, "AVG", cells, [3, 5])
 
 
 @dataclass(frozen=True)
@@ -190,8 +190,8 @@ def _sample_positions(
     steps = (torch.arange(count, dtype=torch.float32) + 0.5) / count
     offsets = combine(ctx, "PROD", extent, steps[None].to(ctx.dtype(rois)))
     at = combine(ctx, "SUM", start, offsets)
-    not_below = comparison(ctx, "LESS", True, at, -1.0)
-    not_above = comparison(ctx, "GREATER", True, at, length)
+    not_below = comparison(ctx, "ge", at, -1.0)
+    not_above = comparison(ctx, "le", at, length)
     last = ctx.maximum(length - 1, 1)
     share = combine(ctx, "DIV", combine(ctx, "PROD", at, 2.0), last)
     grid = combine(ctx, "SUB", share, 1.0)

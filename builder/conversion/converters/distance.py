@@ -6,7 +6,7 @@ from typing import Any
 
 from builder.conversion.context import ConversionContext
 from builder.conversion.converters.moments import vector_norm
-from builder.conversion.dynamic import same
+from builder.conversion.dynamic import same_size
 from builder.conversion.layers import combine, floating, half_as_float32, reduce
 from builder.conversion.registry import converter
 from builder.engine import ITensor
@@ -33,9 +33,9 @@ def _cosine(
     x1, x2 = as_long(ctx, x1, x2, axes), as_long(ctx, x2, x1, axes)
     units = []
     for x in (x1, x2):
-        norm = vector_norm(ctx, x, 2, axes, True)
+        norm = vector_norm(ctx, x, 2, axes, keepdim=True)
         units.append(combine(ctx, "DIV", x, combine(ctx, "MAX", norm, eps)))
-    return reduce(ctx, "SUM", combine(ctx, "PROD", *units), axes, False)
+    return reduce(ctx, "SUM", combine(ctx, "PROD", *units), axes)
 
 
 def as_long(
@@ -49,7 +49,7 @@ def as_long(
         length = ctx.size(x, axis)
         other_length = ctx.size(other, axis)
         sizes[axis] = length
-        if not same(length, other_length):
+        if not same_size(length, other_length):
             sizes[axis] = ctx.maximum(length, other_length)
     return ctx.expand(x, sizes)
 
@@ -57,7 +57,7 @@ def as_long(
 @converter("aten::dist(Tensor self, Tensor other, Scalar p=2) -> Tensor")
 def dist(ctx: ConversionContext, x: ITensor, other: ITensor, p: float) -> ITensor:
     """The p-norm of the difference"""
-    return vector_norm(ctx, combine(ctx, "SUB", x, other), p, None, False)
+    return vector_norm(ctx, combine(ctx, "SUB", x, other), p, None)
 
 
 @converter(
@@ -74,7 +74,7 @@ def pairwise_distance(
 ) -> ITensor:
     """The p-norm of a - b + eps along the last axis"""
     difference = combine(ctx, "SUM", combine(ctx, "SUB", x1, x2), eps)
-    return vector_norm(ctx, difference, p, [ctx.rank(difference) - 1], keepdim)
+    return vector_norm(ctx, difference, p, [ctx.rank(difference) - 1], keepdim=keepdim)
 
 
 @converter(
@@ -92,4 +92,4 @@ def cdist(ctx: ConversionContext, x1: ITensor, x2: ITensor, p: float) -> ITensor
     difference = combine(
         ctx, "SUB", ctx.unsqueeze(x1, [rank - 1]), ctx.unsqueeze(x2, [rank - 2])
     )
-    return vector_norm(ctx, difference, p, [rank], False)
+    return vector_norm(ctx, difference, p, [rank])

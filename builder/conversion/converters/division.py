@@ -187,7 +187,7 @@ def floored_quotient(ctx: ConversionContext, x: Operand, other: Operand) -> ITen
     x, other = ctx.operands(x, other, dtype=dtype)
     undefined = equal(ctx, ctx.unary("ABS", x), torch.inf)
     if not by_number:
-        by_nonzero = comparison(ctx, "EQUAL", True, other, 0.0)
+        by_nonzero = comparison(ctx, "ne", other, 0.0)
         undefined = ctx.elementwise("AND", undefined, by_nonzero)
     return choose(ctx, undefined, torch.nan, quotient, dtype)
 

@@ -37,7 +37,7 @@ def parsed(equation: str, ranks: Sequence[int]) -> Equation:
     pairs = list(zip(terms, ranks, strict=True))
     hidden = [rank - len(_letters(term)) for term, rank in pairs if "..." in term]
     dots = "".join(spare[: max(hidden, default=0)])
-    full = [_written_out(term, rank, dots) for term, rank in pairs]
+    full = [_expanded(term, rank, dots) for term, rank in pairs]
     if not arrow:
         letters = "".join(map(_letters, terms))
         once = sorted(letter for letter in set(letters) if letters.count(letter) == 1)
@@ -49,7 +49,7 @@ def _letters(term: str) -> str:
     return term.replace("...", "")
 
 
-def _written_out(term: str, rank: int, dots: str) -> str:
+def _expanded(term: str, rank: int, dots: str) -> str:
     if "..." not in term:
         return term
     count = rank - len(_letters(term))
@@ -100,7 +100,7 @@ def _diagonal(ctx: ConversionContext, x: ITensor, term: str) -> Operand:
         on_diagonal = torch.eye(length, dtype=torch.bool).reshape(shape)
         zero = torch.zeros((), dtype=ctx.dtype(x))
         x = choose(ctx, ctx.constant(on_diagonal), x, zero)
-        x = reduce(ctx, "SUM", x, [second], False)
+        x = reduce(ctx, "SUM", x, [second])
         term = term[:second] + term[second + 1 :]
     return x, term
 
@@ -265,5 +265,5 @@ def _by_products(
     for view in views[1:]:
         product = combine(ctx, "PROD", product, view)
     axes = list(range(len(result), len(letters)))
-    total = reduce(ctx, "SUM", product, axes, False)
+    total = reduce(ctx, "SUM", product, axes)
     return ctx.wrapped(total, ctx.dtype(product))

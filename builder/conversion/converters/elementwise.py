@@ -89,15 +89,13 @@ def _register_linear(name: str, operation: str, formula: str) -> None:
 
 @for_each(*COMPARISON)
 def _register_comparison(name: str) -> None:
-    _, operation, negate = COMPARISON[name]
-
     @converter(
         *of_operands(f"aten::{name}", "Tensor", "Scalar"),
         constants=("self", "other"),
         dynamic=("other",),
     )
     def compare(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
-        return comparison(ctx, operation, negate, x, other)
+        return comparison(ctx, name, x, other)
 
 
 @converter(

@@ -235,7 +235,7 @@ def _one_position_written(
     loop. TensorRT cannot slice there, so elements are selected.
     """
     numbers = iota(ctx, ctx.size(x, axis))
-    is_position = comparison(ctx, "EQUAL", False, numbers, position)
+    is_position = comparison(ctx, "eq", numbers, position)
     column = along_axis(ctx, is_position, axis, ctx.rank(x))
     chosen = choose(ctx, column, src, x, ctx.dtype(x))
     return ctx.copy_sizes(x, chosen)

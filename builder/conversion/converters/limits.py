@@ -79,7 +79,7 @@ def _register_limit(name: str, operation: str, formula: str) -> None:
 def isfinite(ctx: ConversionContext, x: ITensor) -> ITensor:
     """|x| < inf, which is false for NaN; true for integers"""
     if not ctx.dtype(x).is_floating_point:
-        return constant_like(ctx, x, True)
+        return _filled_like(ctx, x, value=True)
     return less(ctx, ctx.unary("ABS", x), torch.inf)
 
 
@@ -88,14 +88,14 @@ def isnan(ctx: ConversionContext, x: ITensor) -> ITensor:
     """Whether x is NaN"""
     if ctx.dtype(x).is_floating_point:
         return is_nan(ctx, x)
-    return constant_like(ctx, x, False)
+    return _filled_like(ctx, x, value=False)
 
 
 @converter("aten::isinf(Tensor self) -> Tensor")
 def isinf(ctx: ConversionContext, x: ITensor) -> ITensor:
     """Whether x is inf or -inf"""
     if not ctx.dtype(x).is_floating_point:
-        return constant_like(ctx, x, False)
+        return _filled_like(ctx, x, value=False)
     if ctx.capabilities.has_operation("UNARY", "ISINF"):
         return ctx.unary("ISINF", x)
     return equal(ctx, ctx.unary("ABS", x), torch.inf)
@@ -107,10 +107,10 @@ def _register_signed_infinity(name: str, infinity: float) -> None:
     def is_infinity(ctx: ConversionContext, x: ITensor) -> ITensor:
         if ctx.dtype(x).is_floating_point:
             return equal(ctx, x, infinity)
-        return constant_like(ctx, x, False)
+        return _filled_like(ctx, x, value=False)
 
 
-def constant_like(ctx: ConversionContext, x: ITensor, value: bool) -> ITensor:
+def _filled_like(ctx: ConversionContext, x: ITensor, *, value: bool) -> ITensor:
     """A bool tensor with the shape of an integer or bool tensor, filled with `value`: x == x, or
     its negation.
     """

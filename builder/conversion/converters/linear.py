@@ -43,9 +43,7 @@ def scaled(ctx: ConversionContext, x: Tensor, factor: Scalar) -> Any:
         # as PyTorch: logical
         if factor:
             return x
-        return ctx.elementwise(
-            "AND", ctx.tensor(x), ctx.like_scalar(ctx.tensor(x), False)
-        )
+        return ctx.elementwise("AND", ctx.tensor(x), ctx.like_scalar(ctx.tensor(x), 0))
     if isinstance(x, torch.Tensor) and not isinstance(factor, DynamicScalar):
         return (x * factor).to(x.dtype)
     dtype = ctx.dtype(x)

@@ -94,7 +94,7 @@ def by_bits(
     combined = ctx.elementwise(operation, bits_of_a, bits_of_b)
     weights = ctx.constant(bit_weights(carrier).reshape([1] * rank + [-1]))
     weighed = ctx.elementwise("PROD", ctx.cast(combined, carrier), weights)
-    return ctx.wrapped(reduce(ctx, "SUM", weighed, [rank], False), dtype)
+    return ctx.wrapped(reduce(ctx, "SUM", weighed, [rank]), dtype)
 
 
 def bit_weights(carrier: torch.dtype) -> torch.Tensor:

@@ -10,7 +10,7 @@ import torch
 from builder.conversion import scalars
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters.casting import in_dtype
-from builder.conversion.converters.reduction import Axes, axes_of, over
+from builder.conversion.converters.reduction import Axes, axes_of, reduce_dims
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.layers import (
     NAN_UNDEFINED,
@@ -67,13 +67,13 @@ def moments(
     mean.
     """
     axes = axes_of(ctx, x, dim)
-    mean = reduce(ctx, "AVG", x, axes, True)
+    mean = reduce(ctx, "AVG", x, axes, keepdim=True)
     centered = combine(ctx, "SUB", x, mean)
     squares = combine(ctx, "PROD", centered, centered)
     if correction == 0:
-        variance = reduce(ctx, "AVG", squares, axes, keepdim)
+        variance = reduce(ctx, "AVG", squares, axes, keepdim=keepdim)
     else:
-        total = reduce(ctx, "SUM", squares, axes, keepdim)
+        total = reduce(ctx, "SUM", squares, axes, keepdim=keepdim)
         variance = combine(ctx, "DIV", total, degrees(ctx, x, axes, correction))
     return variance, mean if keepdim else ctx.squeeze(mean, axes)
 
@@ -93,29 +93,39 @@ def degrees(
 
 @half_as_float32
 def vector_norm(
-    ctx: ConversionContext, x: ITensor, order: float, dim: Axes, keepdim: bool
+    ctx: ConversionContext,
+    x: ITensor,
+    order: float,
+    dim: Axes,
+    *,
+    keepdim: bool = False,
 ) -> ITensor:
     """(sum |x|^order)^(1/order); the largest or smallest |x| for inf and -inf; the number of
     nonzero elements for 0.
     """
     if order == 2:
         return ctx.unary(
-            "SQRT", over(ctx, "SUM", combine(ctx, "PROD", x, x), dim, keepdim)
+            "SQRT",
+            reduce_dims(ctx, "SUM", combine(ctx, "PROD", x, x), dim, keepdim=keepdim),
         )
     size = ctx.unary("ABS", x)
     if order in (torch.inf, -torch.inf):
-        return over(ctx, "MAX" if order > 0 else "MIN", size, dim, keepdim)
+        return reduce_dims(
+            ctx, "MAX" if order > 0 else "MIN", size, dim, keepdim=keepdim
+        )
     if order == 0:
-        return over(
+        return reduce_dims(
             ctx,
             "SUM",
             choose(ctx, equal(ctx, x, 0.0), 0.0, 1.0, ctx.dtype(x)),
             dim,
-            keepdim,
+            keepdim=keepdim,
         )
     if order == 1:
-        return over(ctx, "SUM", size, dim, keepdim)
-    total = over(ctx, "SUM", combine(ctx, "POW", size, float(order)), dim, keepdim)
+        return reduce_dims(ctx, "SUM", size, dim, keepdim=keepdim)
+    total = reduce_dims(
+        ctx, "SUM", combine(ctx, "POW", size, float(order)), dim, keepdim=keepdim
+    )
     return combine(ctx, "POW", total, 1 / order)
 
 
@@ -135,7 +145,7 @@ def linalg_vector_norm(
     dtype: int | None,
 ) -> ITensor:
     """The order-norm over axes"""
-    return vector_norm(ctx, in_dtype(ctx, x, dtype), ord, dim, keepdim)
+    return vector_norm(ctx, in_dtype(ctx, x, dtype), ord, dim, keepdim=keepdim)
 
 
 @converter(
@@ -159,7 +169,7 @@ def norm(
 ) -> ITensor:
     """The p-norm over axes, or of all elements, computed in `dtype`"""
     order = 2 if p is None else p
-    return vector_norm(ctx, in_dtype(ctx, x, dtype), order, dim, keepdim)
+    return vector_norm(ctx, in_dtype(ctx, x, dtype), order, dim, keepdim=keepdim)
 
 
 _MATRIX = "int[] dim=[-2,-1], bool keepdim=False, *, ScalarType? dtype=None) -> Tensor"
@@ -186,7 +196,7 @@ def linalg_norm(
     """A vector norm of one axis (of all elements without `ord`), a matrix norm of two"""
     x = in_dtype(ctx, x, dtype)
     if ord is None or ord == "fro":
-        return vector_norm(ctx, x, 2, dim, keepdim)
+        return vector_norm(ctx, x, 2, dim, keepdim=keepdim)
     if isinstance(ord, str):
         raise Unconvertible(
             f"the norm {ord!r} needs singular values, which TensorRT has no layer for"
@@ -197,7 +207,7 @@ def linalg_norm(
         # in the given order: the first has the rows
         axes = [ctx.axis(x, axis) for axis in ([dim] if isinstance(dim, int) else dim)]
     if len(axes) == 1:
-        return vector_norm(ctx, x, ord, axes, keepdim)
+        return vector_norm(ctx, x, ord, axes, keepdim=keepdim)
     return matrix_norm(ctx, x, ord, axes, keepdim)
 
 
@@ -213,8 +223,8 @@ def matrix_norm(
         )
     rows, columns = axes
     summed, compared = (rows, columns) if abs(order) == 1 else (columns, rows)
-    sums = reduce(ctx, "SUM", ctx.unary("ABS", x), [summed], True)
-    result = reduce(ctx, "MAX" if order > 0 else "MIN", sums, [compared], True)
+    sums = reduce(ctx, "SUM", ctx.unary("ABS", x), [summed], keepdim=True)
+    result = reduce(ctx, "MAX" if order > 0 else "MIN", sums, [compared], keepdim=True)
     # the maximum of no elements is -inf, the norm of no elements 0
     if ctx.size(sums, compared) == 0 and order > 0:
         result = combine(ctx, "MAX", result, 0.0)

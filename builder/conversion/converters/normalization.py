@@ -162,9 +162,11 @@ def standardized(
     """(x - mean) / sqrt(variance + eps), mean and 1 / sqrt(variance + eps), over `axes` in two
     passes, all in x's dtype.
     """
-    mean = reduce(ctx, "AVG", x, axes, True)
+    mean = reduce(ctx, "AVG", x, axes, keepdim=True)
     centered = combine(ctx, "SUB", x, mean)
-    variance = reduce(ctx, "AVG", combine(ctx, "PROD", centered, centered), axes, True)
+    variance = reduce(
+        ctx, "AVG", combine(ctx, "PROD", centered, centered), axes, keepdim=True
+    )
     inverse = ctx.unary("RECIP", ctx.unary("SQRT", combine(ctx, "SUM", variance, eps)))
     return combine(ctx, "PROD", centered, inverse), mean, inverse
 
@@ -349,7 +351,7 @@ def rms_norm(
     dtype = ctx.dtype(x)
     wide = ctx.cast(x, torch.float32)
     axes = list(range(ctx.rank(x) - len(normalized_shape), ctx.rank(x)))
-    mean = reduce(ctx, "AVG", combine(ctx, "PROD", wide, wide), axes, True)
+    mean = reduce(ctx, "AVG", combine(ctx, "PROD", wide, wide), axes, keepdim=True)
     root = ctx.unary(
         "SQRT",
         combine(
@@ -375,6 +377,6 @@ def weight_norm(ctx: ConversionContext, v: Tensor, g: Tensor, dim: int) -> ITens
     axes = [axis for axis in range(ctx.rank(v)) if axis != axis_of_norms]
     wide = accumulated(ctx, v)
     norm = ctx.unary(
-        "SQRT", reduce(ctx, "SUM", combine(ctx, "PROD", wide, wide), axes, True)
+        "SQRT", reduce(ctx, "SUM", combine(ctx, "PROD", wide, wide), axes, keepdim=True)
     )
     return combine(ctx, "PROD", v, combine(ctx, "DIV", g, ctx.cast(norm, ctx.dtype(v))))

@@ -59,22 +59,22 @@ def _length(ctx: ConversionContext, arguments: SimpleNamespace) -> Size:
     return 1
 
 
-def best(
-    ctx: ConversionContext, x: ITensor, k: Size, axis: int, largest: bool
+def topk_layers(
+    ctx: ConversionContext, x: ITensor, k: Size, axis: int, *, largest: bool
 ) -> tuple[Any, ...]:
-    """The k best values along an axis, best first, and their indices as int64; a vector is a matrix
-    of one row.
+    """The k largest or smallest values along an axis, sorted from that end, and their indices as
+    int64. A vector is computed as a matrix of one row.
     """
     dtype = ctx.dtype(x)
     if ctx.rank(x) < 2:
-        values, positions = best(ctx, ctx.at_rank(x, 2), k, 1, largest)
+        values, positions = topk_layers(ctx, ctx.at_rank(x, 2), k, 1, largest=largest)
         axes = list(range(2 - ctx.rank(x)))
         return ctx.squeeze(values, axes), ctx.squeeze(positions, axes)
     if axis < ctx.rank(x) - 4:  # "it must be one of the last four dimensions"
         order = [other for other in range(ctx.rank(x)) if other != axis] + [axis]
         back = [order.index(other) for other in range(ctx.rank(x))]
-        values, positions = best(
-            ctx, ctx.permute(x, order), k, ctx.rank(x) - 1, largest
+        values, positions = topk_layers(
+            ctx, ctx.permute(x, order), k, ctx.rank(x) - 1, largest=largest
         )
         return ctx.permute(values, back), ctx.permute(positions, back)
     if k == 0:  # some versions require k > 0
@@ -82,10 +82,9 @@ def best(
         return none, ctx.cast(none, torch.int64)
     if dtype == torch.bool:
         x = ctx.cast(x, torch.int32)
-    select = _of_integers
-    if ctx.capabilities.takes("TOPK", x.dtype.name):
-        select = _layer
-    values, positions = select(ctx, x, k, axis, largest)
+    supported = ctx.capabilities.takes("TOPK", x.dtype.name)
+    select = _layer if supported else _of_integers
+    values, positions = select(ctx, x, k, axis, largest=largest)
     sizes = ctx.sizes(x)
     sizes[axis] = k
     ctx.remember_dtype(values, computed_in(dtype))
@@ -98,30 +97,30 @@ RANKED_AT_MOST = 4096
 
 
 def _of_integers(
-    ctx: ConversionContext, x: ITensor, k: Size, axis: int, largest: bool
+    ctx: ConversionContext, x: ITensor, k: Size, axis: int, *, largest: bool
 ) -> tuple[Any, ...]:
     """The same for int32 if the layer supports only floats, exactly: small integers as float32;
     otherwise one element by a comparison with the extreme value, several by their rank.
     """
     if ctx.dtype(x) in (torch.bool, torch.uint8, torch.int8):
-        values, positions = _layer(ctx, ctx.cast(x, torch.float32), k, axis, largest)
+        values, positions = _layer(
+            ctx, ctx.cast(x, torch.float32), k, axis, largest=largest
+        )
         return ctx.cast(values, torch.int32), positions
     if k == 1:
-        values = reduce(ctx, "MAX" if largest else "MIN", x, [axis], True)
+        values = reduce(ctx, "MAX" if largest else "MIN", x, [axis], keepdim=True)
         key = ctx.elementwise("EQUAL", x, values)
-        _, positions = _layer(ctx, ctx.cast(key, torch.float32), 1, axis, True)
+        _, positions = _layer(ctx, ctx.cast(key, torch.float32), 1, axis, largest=True)
         return values, positions
     ranks = ctx.cast(_ranks(ctx, x, axis, largest), torch.float32)
-    _, positions = _layer(ctx, ranks, k, axis, False)
+    _, positions = _layer(ctx, ranks, k, axis, largest=False)
     layer = ctx.net.add_gather_v2(x, positions, trt.GatherMode.ELEMENT)
     layer.axis = axis
     return layer.get_output(0), positions
 
 
 def _ranks(ctx: ConversionContext, x: ITensor, axis: int, largest: bool) -> ITensor:
-    """The rank of each element along an axis: the number of better elements and of earlier equal
-    ones.
-    """
+    """The rank of each element along an axis: the number of elements before it in sorted order."""
     length = ctx.size(x, axis)
     last = ctx.rank(x)
     most = at_most(ctx, length)
@@ -143,12 +142,12 @@ def _ranks(ctx: ConversionContext, x: ITensor, axis: int, largest: bool) -> ITen
     )
     before = ctx.copy_sizes(better, ctx.elementwise("OR", better, tied))
     return ctx.copy_sizes(
-        x, reduce(ctx, "SUM", ctx.cast(before, torch.int32), [axis + 1], False)
+        x, reduce(ctx, "SUM", ctx.cast(before, torch.int32), [axis + 1])
     )
 
 
 def _layer(
-    ctx: ConversionContext, x: ITensor, k: Size, axis: int, largest: bool
+    ctx: ConversionContext, x: ITensor, k: Size, axis: int, *, largest: bool
 ) -> tuple[Any, ...]:
     operation = trt.TopKOperation.MAX if largest else trt.TopKOperation.MIN
     layer = ctx.net.add_topk(x, operation, k if isinstance(k, int) else 1, 1 << axis)
@@ -170,16 +169,16 @@ def topk(ctx: ConversionContext, x: ITensor, k: Size, dim: int, largest: bool) -
     """The k largest or smallest along an axis, sorted, and their indices"""
     if ctx.rank(x) == 0:
         return x, torch.tensor(0)
-    return best(ctx, x, k, ctx.axis(x, dim), largest)
+    return topk_layers(ctx, x, k, ctx.axis(x, dim), largest=largest)
 
 
 def ordered(
-    ctx: ConversionContext, x: ITensor, dim: int, descending: bool
+    ctx: ConversionContext, x: ITensor, dim: int, *, descending: bool = False
 ) -> tuple[Any, ...]:
     """All values along an axis in order, and their indices."""
     if ctx.rank(x) == 0:
         return x, ctx.tensor(torch.tensor(0))
-    return best(ctx, x, ctx.size(x, dim), ctx.axis(x, dim), descending)
+    return topk_layers(ctx, x, ctx.size(x, dim), ctx.axis(x, dim), largest=descending)
 
 
 _SORTED = "int dim=-1, bool descending=False"
@@ -195,7 +194,7 @@ _whole_axis = within_limit(_length)
 )
 def sort(ctx: ConversionContext, x: ITensor, dim: int, descending: bool) -> Any:
     """The values in order, and their indices"""
-    return ordered(ctx, x, dim, descending)
+    return ordered(ctx, x, dim, descending=descending)
 
 
 @converter(
@@ -206,7 +205,7 @@ def sort(ctx: ConversionContext, x: ITensor, dim: int, descending: bool) -> Any:
 )
 def argsort(ctx: ConversionContext, x: ITensor, dim: int, descending: bool) -> Any:
     """The indices of the values in order"""
-    return ordered(ctx, x, dim, descending)[1]
+    return ordered(ctx, x, dim, descending=descending)[1]
 
 
 @converter(
@@ -216,22 +215,24 @@ def argsort(ctx: ConversionContext, x: ITensor, dim: int, descending: bool) -> A
 )
 def msort(ctx: ConversionContext, x: ITensor) -> Any:
     """The values in order along the first axis"""
-    return ordered(ctx, x, 0, False)[0]
+    return ordered(ctx, x, 0)[0]
 
 
 def extreme(
     ctx: ConversionContext, x: ITensor, dim: int | None, keepdim: bool, largest: bool
 ) -> tuple[Any, ...]:
-    """The best value along an axis (over the flattened tensor for None), and its index."""
+    """The largest or smallest value along an axis, and its index. Without `dim`, of the flattened
+    tensor.
+    """
     rank = ctx.rank(x)
     if rank == 0:
         return x, ctx.tensor(torch.tensor(0))
     if dim is None:
-        results = best(ctx, ctx.reshape(x, [-1]), 1, 0, largest)
+        results = topk_layers(ctx, ctx.reshape(x, [-1]), 1, 0, largest=largest)
         shape = [1] * rank if keepdim else []
         return tuple(ctx.reshape(result, shape) for result in results)
     axis = ctx.axis(x, dim)
-    values, indices = best(ctx, x, 1, axis, largest)
+    values, indices = topk_layers(ctx, x, 1, axis, largest=largest)
     if keepdim:
         return values, indices
     return ctx.squeeze(values, [axis]), ctx.squeeze(indices, [axis])
@@ -259,9 +260,9 @@ def _register_extreme(name: str, largest: bool) -> None:
         if node.outputsAt(1).uses() or ctx.dtype(x) == torch.bool or not ctx.rank(x):
             return extreme(ctx, x, dim, keepdim, largest)
         # Nothing reads the indices: a reduction is cheaper.
-        return reduce(ctx, name.upper(), x, [ctx.axis(x, dim)], keepdim), torch.tensor(
-            0
-        )
+        return reduce(
+            ctx, name.upper(), x, [ctx.axis(x, dim)], keepdim=keepdim
+        ), torch.tensor(0)
 
 
 @converter(
@@ -277,7 +278,10 @@ def kthvalue(
     if ctx.rank(x) == 0:
         return x, ctx.tensor(torch.tensor(0))
     axis = ctx.axis(x, dim)
-    last = [_last(ctx, tensor, k, axis) for tensor in best(ctx, x, k, axis, False)]
+    last = [
+        _last(ctx, tensor, k, axis)
+        for tensor in topk_layers(ctx, x, k, axis, largest=False)
+    ]
     if keepdim:
         return tuple(last)
     return tuple(ctx.squeeze(tensor, [axis]) for tensor in last)

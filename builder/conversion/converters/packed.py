@@ -26,7 +26,7 @@ from builder.conversion.converters.recurrent import (
     tensors,
 )
 from builder.conversion.converters.sequences import sequence
-from builder.conversion.dynamic import Size, same
+from builder.conversion.dynamic import Size, same_size
 from builder.conversion.extent import Lengths
 from builder.conversion.layers import choose
 from builder.conversion.packing import BatchSizes, Rows
@@ -129,9 +129,14 @@ def _register(name: str, kind: Kind) -> None:
         lengths = data.lengths
         _require_features(ctx, padded)
         stacked = weights_of(params, has_biases, num_layers, bidirectional)
-        states = reads_states(node)
         output, *finals = sequence(
-            ctx, kind.cell, padded, state_of(hx), stacked, False, states, lengths
+            ctx,
+            kind.cell,
+            padded,
+            state_of(hx),
+            stacked,
+            states=reads_states(node),
+            extent=lengths,
         )
         return Rows(output, lengths), *finals
 
@@ -168,7 +173,7 @@ def _lengthened(
     ctx: ConversionContext, x: ITensor, steps: Size, fill: ITensor, in_front: bool
 ) -> ITensor:
     length, *others = ctx.sizes(x)
-    if same(length, steps):
+    if same_size(length, steps):
         return x
     first = length - steps if in_front else 0
     starts = [first] + [0] * len(others)

@@ -145,7 +145,13 @@ def _register_sequence(name: str, kind: Kind) -> None:
     ) -> Any:
         stacked = weights_of(params, has_biases, num_layers, bidirectional)
         return sequence(
-            ctx, kind.cell, x, state_of(hx), stacked, batch_first, reads_states(node)
+            ctx,
+            kind.cell,
+            x,
+            state_of(hx),
+            stacked,
+            batch_first=batch_first,
+            states=reads_states(node),
         )
 
     more = ", with projections" if kind.cell is LSTM else ""

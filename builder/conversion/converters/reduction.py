@@ -50,7 +50,9 @@ def _register(name: str) -> None:
         keepdim: bool = False,
         dtype: int | None = None,
     ) -> ITensor:
-        return over(ctx, LAYERS[name], accumulated(ctx, x, dtype), dim, keepdim)
+        return reduce_dims(
+            ctx, LAYERS[name], accumulated(ctx, x, dtype), dim, keepdim=keepdim
+        )
 
 
 def accumulated(
@@ -74,8 +76,13 @@ def axes_of(ctx: ConversionContext, x: ITensor, dim: Axes) -> list[int]:
     return []
 
 
-def over(
-    ctx: ConversionContext, operation: str, x: ITensor, dim: Axes, keepdim: bool
+def reduce_dims(
+    ctx: ConversionContext,
+    operation: str,
+    x: ITensor,
+    dim: Axes,
+    *,
+    keepdim: bool = False,
 ) -> ITensor:
     """The reduction over the axes of `dim`, over all for None and []; 0-d tensors pass.
 
@@ -85,8 +92,8 @@ def over(
     dtype = ctx.dtype(x)
     axes = axes_of(ctx, x, dim)
     if dtype != torch.bool:
-        return reduce(ctx, operation, x, axes, keepdim)
-    result = reduce(ctx, operation, ctx.cast(x, torch.int32), axes, keepdim)
+        return reduce(ctx, operation, x, axes, keepdim=keepdim)
+    result = reduce(ctx, operation, ctx.cast(x, torch.int32), axes, keepdim=keepdim)
     return ctx.elementwise("GREATER", result, ctx.like_scalar(result, 0))
 
 
@@ -100,7 +107,7 @@ def _register_extreme(name: str, operation: str, adjective: str) -> None:
     def by_axes(
         ctx: ConversionContext, x: ITensor, dim: Axes = None, keepdim: bool = False
     ) -> ITensor:
-        return over(ctx, operation, x, dim, keepdim)
+        return reduce_dims(ctx, operation, x, dim, keepdim=keepdim)
 
     by_axes.__doc__ = f"The {adjective} over axes, or of all elements"
 
@@ -111,7 +118,9 @@ def _register_extreme(name: str, operation: str, adjective: str) -> None:
 )
 def aminmax(ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool) -> Any:
     """The smallest and the largest, over one axis or all"""
-    return over(ctx, "MIN", x, dim, keepdim), over(ctx, "MAX", x, dim, keepdim)
+    return reduce_dims(ctx, "MIN", x, dim, keepdim=keepdim), reduce_dims(
+        ctx, "MAX", x, dim, keepdim=keepdim
+    )
 
 
 @for_each(("any", "MAX"), ("all", "MIN"))
@@ -138,7 +147,9 @@ def truth(
     if dim == []:
         result = ctx.cast(x, torch.bool)
     else:
-        result = over(ctx, operation, ctx.cast(x, torch.bool), dim, keepdim)
+        result = reduce_dims(
+            ctx, operation, ctx.cast(x, torch.bool), dim, keepdim=keepdim
+        )
     if ctx.dtype(x) == torch.uint8:
         return ctx.cast(result, torch.uint8)
     return result
@@ -150,7 +161,7 @@ def truth(
 )
 def count_nonzero(ctx: ConversionContext, x: ITensor, dim: Axes) -> ITensor:
     """The number of nonzero elements"""
-    return over(ctx, "SUM", ctx.cast(ctx.cast(x, torch.bool), torch.int64), dim, False)
+    return reduce_dims(ctx, "SUM", ctx.cast(ctx.cast(x, torch.bool), torch.int64), dim)
 
 
 @converter(
@@ -168,11 +179,11 @@ def logsumexp(ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool) -> I
     largest = combine(
         ctx,
         "MIN",
-        combine(ctx, "MAX", over(ctx, "MAX", x, dim, True), finite.min),
+        combine(ctx, "MAX", reduce_dims(ctx, "MAX", x, dim, keepdim=True), finite.min),
         finite.max,
     )
-    total = over(
-        ctx, "SUM", ctx.unary("EXP", combine(ctx, "SUB", x, largest)), dim, True
+    total = reduce_dims(
+        ctx, "SUM", ctx.unary("EXP", combine(ctx, "SUB", x, largest)), dim, keepdim=True
     )
     result = combine(ctx, "SUM", ctx.unary("LOG", total), largest)
     axes = axes_of(ctx, x, dim)

@@ -29,11 +29,11 @@ from builder.conversion.interpolation import (
     LINEAR_AA,
     NEAREST,
     Method,
-    ideal,
-    picked,
+    is_exact,
+    selected_indices,
     taps,
 )
-from builder.conversion.layers import along, combine, gathered
+from builder.conversion.layers import combine, gathered, matmul_along
 from builder.conversion.registry import converter, for_each
 from builder.conversion.spatial import filled
 from builder.engine import ITensor, trt
@@ -175,14 +175,14 @@ def _resizes(
     if method.mode != "NEAREST":
         return True
     if isinstance(length, int) and isinstance(size, int):
-        return (size % length == 0 or length % size == 0) and ideal(
+        return (size % length == 0 or length % size == 0) and is_exact(
             method, length, size, factor
         )
     if factor is None or frexp(factor)[0] == 0.5:
         # any ratio may occur at run time; positions are exact if the factor is a power of two
         return True
     bound = size if isinstance(size, int) else longest(ctx, size)
-    return factor == int(factor) and ideal(
+    return factor == int(factor) and is_exact(
         method, max(bound // int(factor), 1), bound, factor
     )
 
@@ -254,10 +254,10 @@ def _static(
     factor: float | None,
 ) -> ITensor:
     if method.mode == "NEAREST":
-        return gathered(ctx, x, picked(method, length, size, factor), axis)
+        return gathered(ctx, x, selected_indices(method, length, size, factor), axis)
     # the rows are the responses to one element each
     matrix = method.on_axis(torch.eye(length), size, factor)
-    return along(ctx, matrix.t().contiguous().to(ctx.dtype(x)), x, axis)
+    return matmul_along(ctx, matrix.t().contiguous().to(ctx.dtype(x)), x, axis)
 
 
 def _by_table(

@@ -138,11 +138,11 @@ def index_fill(
     shape: list[Size] = [1] * rank
     shape[axis] = size
     if isinstance(index, torch.Tensor) and isinstance(size, int):
-        mask: Any = torch.zeros(size, dtype=torch.bool).index_fill(0, index, True)
+        mask: Any = torch.zeros(size, dtype=torch.bool).index_fill(0, index, value=True)
         mask = mask.reshape(shape)
     else:
         is_filled = ctx.cast(matches(ctx, size, index, 0, 1), torch.int32)
-        mask = ctx.cast(reduce(ctx, "MAX", is_filled, [1], False), torch.bool)
+        mask = ctx.cast(reduce(ctx, "MAX", is_filled, [1]), torch.bool)
         mask = ctx.reshape(mask, shape)
     return ctx.copy_sizes(x, choose(ctx, mask, value, x, ctx.dtype(x)))
 

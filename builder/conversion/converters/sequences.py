@@ -21,7 +21,7 @@ from builder.conversion.layers import gathered
 from builder.conversion.values import Tensor
 from builder.engine import ITensor, trt
 
-WRITTEN_OUT = 16
+MOST_UNROLLED_STEPS = 16
 """The longest sequence that is unrolled, if the unroll limit allows it: an LSTM of two layers in
 both directions over 64 steps is 3,949 layers and compiles in 19 s, as a loop 126 layers in 0.4 s
 (RTX 1.7, two cores).
@@ -44,7 +44,8 @@ def sequence(
     x: ITensor,
     initial: State,
     weights: list[list[Weights]],
-    batch_first: bool,
+    *,
+    batch_first: bool = False,
     states: bool = True,
     extent: Extent = Extent(),  # noqa: B008
 ) -> tuple[Any, ...]:
@@ -83,7 +84,7 @@ def _layer(
     finals: list[State] = []
     for reverse, weight in enumerate(directions):
         start = tuple(pick(ctx, part, first + reverse) for part in initial)
-        output, final = direction(ctx, options, x, start, weight, bool(reverse))
+        output, final = direction(ctx, options, x, start, weight, reverse=bool(reverse))
         outputs.append(output)
         finals.append(tuple(ctx.unsqueeze(part, [0]) for part in final))
     output = outputs[0] if len(outputs) == 1 else ctx.concatenate(outputs, 2)
@@ -107,12 +108,15 @@ def two_directions(
     gates = cell.project(x)
     sizes = [steps, batch, weights.gate]
     halves = [
-        extent.part(ctx, gates, [0, i * weights.gate], sizes, bool(i)) for i in range(2)
+        extent.part(ctx, gates, [0, i * weights.gate], sizes, reverse=bool(i))
+        for i in range(2)
     ]
     inputs = ctx.concatenate([ctx.unsqueeze(half, [1]) for half in halves], 1)
-    output, final = steps_of(ctx, options, cell, inputs, start, steps, False)
+    output, final = steps_of(ctx, options, cell, inputs, start, steps)
     sizes = [steps, 1, batch, output.shape[-1]]
-    outputs = [extent.part(ctx, output, [i, 0, 0], sizes, bool(i)) for i in range(2)]
+    outputs = [
+        extent.part(ctx, output, [i, 0, 0], sizes, reverse=bool(i)) for i in range(2)
+    ]
     return ctx.concatenate(outputs, 2), final
 
 
@@ -155,6 +159,7 @@ def direction(
     x: ITensor,
     start: State,
     weights: Weights,
+    *,
     reverse: bool,
 ) -> tuple[Any, State]:
     """One direction of one layer: [time, batch, width] and the final state."""
@@ -163,10 +168,10 @@ def direction(
     inputs = cell.project(x)
     steps = ctx.size(x, 0)
     if not (reverse and extent.ragged):
-        return steps_of(ctx, options, cell, inputs, start, steps, reverse)
-    turned = extent.turned(ctx, inputs)
-    output, final = steps_of(ctx, options, cell, turned, start, steps, False)
-    return extent.turned(ctx, output), final
+        return steps_of(ctx, options, cell, inputs, start, steps, reverse=reverse)
+    inputs = extent.reversed_in_time(ctx, inputs)
+    output, final = steps_of(ctx, options, cell, inputs, start, steps)
+    return extent.reversed_in_time(ctx, output), final
 
 
 def steps_of(
@@ -176,7 +181,8 @@ def steps_of(
     inputs: ITensor,
     start: State,
     steps: Size,
-    reverse: bool,
+    *,
+    reverse: bool = False,
 ) -> tuple[Any, State]:
     """All steps over `inputs` [time, ...]. Returns the state h after each step, and the final state
     (empty without `options.states`).
@@ -184,22 +190,26 @@ def steps_of(
     states, extent = options.states, options.extent
     at_ends = states and extent.ragged
     state_parts = len(start) if at_ends else 1
-    if isinstance(steps, int) and 0 < steps <= min(WRITTEN_OUT, ctx.unroll_limit):
-        courses, final = unrolled(ctx, cell, inputs, start, steps, reverse, state_parts)
+    if isinstance(steps, int) and 0 < steps <= min(
+        MOST_UNROLLED_STEPS, ctx.unroll_limit
+    ):
+        outputs, final = unrolled(
+            ctx, cell, inputs, start, steps, state_parts, reverse=reverse
+        )
     else:
-        courses, final = looped(
+        outputs, final = looped(
             ctx,
             cell,
             inputs,
             start,
             steps,
-            reverse,
             state_parts,
-            states and not at_ends,
+            reverse=reverse,
+            return_last=states and not at_ends,
         )
     if at_ends:
-        final = tuple(extent.ends(ctx, course) for course in courses)
-    return courses[0], final
+        final = tuple(extent.ends(ctx, output) for output in outputs)
+    return outputs[0], final
 
 
 def unrolled(
@@ -208,8 +218,9 @@ def unrolled(
     inputs: ITensor,
     state: State,
     steps: int,
-    reverse: bool,
     state_parts: int,
+    *,
+    reverse: bool,
 ) -> tuple[list[Any], State]:
     """Unrolled steps. Returns the first `state_parts` parts of the state after each step, and the
     last state.
@@ -223,7 +234,7 @@ def unrolled(
         states.append(state[:state_parts])
     if reverse:
         states.reverse()
-    return [stack(ctx, course) for course in zip(*states, strict=True)], state
+    return [stack(ctx, parts) for parts in zip(*states, strict=True)], state
 
 
 def looped(
@@ -232,13 +243,14 @@ def looped(
     inputs: ITensor,
     start: State,
     steps: Size,
-    reverse: bool,
     state_parts: int,
-    last: bool,
+    *,
+    reverse: bool,
+    return_last: bool,
 ) -> tuple[list[Any], State]:
     """An ILoop with an iterator over the gates' inputs, recurrences for the state, and concatenated
     outputs. Returns the first `state_parts` parts of the state after each step, and the last state
-    (empty without `last`).
+    (empty without `return_last`).
     """
     ctx.add_control_flow("LOOP")
     loop = ctx.net.add_loop()
@@ -254,11 +266,11 @@ def looped(
     for recurrence, value in zip(recurrences, following, strict=True):
         recurrence.set_input(1, value)
     order = trt.LoopOutput.REVERSE if reverse else trt.LoopOutput.CONCATENATE
-    courses = [
-        course(ctx, loop, value, order, count, steps)
+    outputs = [
+        value_of_each_step(ctx, loop, value, order, count, steps)
         for value in following[:state_parts]
     ]
-    return courses, _last_values(ctx, loop, start, state) if last else ()
+    return outputs, _last_values(ctx, loop, start, state) if return_last else ()
 
 
 def _last_values(
@@ -272,7 +284,7 @@ def _last_values(
     return tuple(lasts)
 
 
-def course(
+def value_of_each_step(
     ctx: ConversionContext,
     loop: Any,
     value: ITensor,

@@ -186,7 +186,9 @@ def _merge(
     no = ctx.tensor(no)
     if ctx.dtype(yes) != ctx.dtype(no):
         yes, no = nested.widened(ctx, yes, no)
-    nested.agree(ctx, yes, no, f"the blocks of the branch give {described}")
+    nested.require_same_dtype_and_rank(
+        ctx, yes, no, f"the blocks of the branch give {described}"
+    )
     return _output(ctx, conditional, yes, no)
 
 

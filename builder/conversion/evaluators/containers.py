@@ -75,7 +75,9 @@ DICTIONARIES: dict[str, Callable[..., Any]] = {
 }
 
 
-def _register(keys: list[str], work: Callable[..., Any], static_key: bool) -> None:
+def _register(
+    keys: list[str], work: Callable[..., Any], *, static_key: bool = False
+) -> None:
     @evaluator(*keys)
     def container(
         ctx: ConversionContext,
@@ -88,18 +90,17 @@ def _register(keys: list[str], work: Callable[..., Any], static_key: bool) -> No
 
 
 for _name, _work in LISTS.items():
-    _register(of_list(f"aten::{_name}"), _work, _name in POSITIONS)
+    _register(of_list(f"aten::{_name}"), _work, static_key=_name in POSITIONS)
 for _name, _work in DICTIONARIES.items():
-    _register(of_dict(f"aten::{_name}"), _work, True)
+    _register(of_dict(f"aten::{_name}"), _work, static_key=True)
 _register(
     overloads(
         "aten::dict",
         lambda types: types[:1] != [] and types[0].startswith("List[Tuple"),
     ),
     dict,
-    False,
 )
-_register(overloads("aten::len", lambda types: types == ["str"]), len, False)
+_register(overloads("aten::len", lambda types: types == ["str"]), len)
 
 
 @evaluator("aten::dict")

@@ -12,7 +12,7 @@ import torch
 from builder.conversion import nested
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters.arranging import flipped
-from builder.conversion.converters.sequences import course, scalar_tensor
+from builder.conversion.converters.sequences import scalar_tensor, value_of_each_step
 from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.evaluators.branches import zeros_for_unset
 from builder.conversion.facts import is_tensor
@@ -46,7 +46,7 @@ def loop(
     if (
         nested.is_unknown(trip_count)
         or nested.is_unknown(condition)
-        or (condition and _long(ctx, trip_count, body))
+        or (condition and _exceeds_unroll_limit(ctx, trip_count, body))
     ):
         return nested.one_or_all(
             _looped(ctx, node, body, trip_count, condition, list(carried))
@@ -99,7 +99,7 @@ def _rest(
     return _looped(ctx, node, body, trip_count, condition, carried)
 
 
-def _long(ctx: ConversionContext, trip_count: Any, body: Block) -> bool:
+def _exceeds_unroll_limit(ctx: ConversionContext, trip_count: Any, body: Block) -> bool:
     """Whether the trip count exceeds the unroll limit, or is known only at run time."""
     continues = next(iter(body.outputs()))
     constant = continues.node().kind() == "prim::Constant"
@@ -332,7 +332,7 @@ class _Growing:
         a loop with LoopOutput.REVERSE as its only output).
         """
         trip_count = scalar_tensor(self.ctx, self.count)
-        rows = course(
+        rows = value_of_each_step(
             self.ctx,
             self.layer,
             self.row,
@@ -425,7 +425,9 @@ class _Carried:
             return
         (following,) = nested.widened(self.ctx, self._tensor(value))
         described = nested.named(self.name, "a value")
-        nested.agree(self.ctx, self.start, following, f"the loop carries {described}")
+        nested.require_same_dtype_and_rank(
+            self.ctx, self.start, following, f"the loop carries {described}"
+        )
         axes = self.ctx.ranges().keys()
         for axis in range(self.ctx.rank(self.start)):
             before = expression(self.ctx.expr(self.start, axis))

@@ -9,7 +9,7 @@ import torch
 
 from builder.conversion.arguments import static
 from builder.conversion.context import ConversionContext
-from builder.conversion.dynamic import same
+from builder.conversion.dynamic import same_size
 from builder.conversion.registry import evaluator
 from builder.conversion.values import Tensor
 from builder.dtypes import code_of
@@ -76,7 +76,7 @@ def is_same_size(ctx: ConversionContext, a: Any, b: Any) -> bool:
     if ctx.rank(a) != ctx.rank(b):
         return False
     pairs = zip(ctx.sizes(a), ctx.sizes(b), strict=True)
-    return all(same(first, second) for first, second in pairs)
+    return all(same_size(first, second) for first, second in pairs)
 
 
 @evaluator("prim::dtype")

@@ -40,4 +40,5 @@ def share_profiles(config: Any) -> None:
     instances of the Python runtime may share one engine. TensorRT 10 always allows it.
     """
     if hasattr(trt.PreviewFeature, "PROFILE_SHARING_0806"):
-        config.set_preview_feature(trt.PreviewFeature.PROFILE_SHARING_0806, True)
+        feature = trt.PreviewFeature.PROFILE_SHARING_0806
+        config.set_preview_feature(feature, True)  # noqa: FBT003

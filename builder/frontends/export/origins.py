@@ -179,7 +179,7 @@ def _location_nodes(texts: list[str]) -> tuple[Any, dict[str, Any]]:
         statements.append(views.Assign([views.Var(name)], call))
     statements.append(views.Return(where, views.Var(name)))
     tensor = views.Var(views.Ident(where, "Tensor"))
-    declared = views.Decl(where, [views.Param(tensor, name, False)], None)
+    declared = views.Decl(where, [views.Param(tensor, name, False)], None)  # noqa: FBT003
     definition = views.Def(views.Ident(where, _FUNCTION), declared, statements)
     compile_: Any = torch._C._jit_script_compile
     names = {"Tensor": torch.Tensor}

@@ -780,7 +780,7 @@ class Walker:
             return True, outputs[:count]
 
         trip_count = self.emit("aten::size", [xs[0], 0], numbers.INT)
-        carried = self._loop(trip_count, True, init, iteration)
+        carried = self._loop(trip_count, condition=True, carried=init, body=iteration)
         return (
             *carried,
             *(self.emit("aten::stack", [stacked, 0]) for stacked in lists),

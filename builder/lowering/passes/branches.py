@@ -54,7 +54,7 @@ def select_by_size(graph: Graph, context: Context) -> None:
         if (
             node.kind() == "prim::If"
             and _on_sizes(node.inputsAt(0))
-            and not ir.stays(node)
+            and not ir.is_kept(node)
         ):
             _rewrite(graph, node, facts)
 
@@ -93,7 +93,7 @@ def _rewrite(graph: Graph, node: Node, facts: Facts) -> None:
 def _is_safe(node: Node, facts: Facts) -> bool:
     """Whether a node of a branch may be computed if the branch is not taken."""
     kind = node.kind()
-    if ir.stays(node):
+    if ir.is_kept(node):
         return False
     if kind == "prim::If":
         numbers = all(value.type().kind() in _NUMBERS for value in node.outputs())

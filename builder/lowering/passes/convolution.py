@@ -41,7 +41,7 @@ def unify_convolutions(graph: Graph, context: Context) -> None:
     unbatched = _unbatched(graph, context)
     shared = ir.Constants(graph)
     for node in nodes:
-        if not ir.stays(node) and node.output().unique() not in unbatched:
+        if not ir.is_kept(node) and node.output().unique() not in unbatched:
             _rewrite(graph, node, shared)
 
 

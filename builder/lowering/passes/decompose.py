@@ -102,7 +102,7 @@ def decompose(name: str, kinds: tuple[str, ...], doc: str) -> Pass:
         replaced = (kind for kind in kinds if kind not in context.keep)
         for node in ir.nodes_of(graph, *context.present(*replaced)):
             entry = DECOMPOSITIONS.get(node.schema().partition("(")[0])
-            if entry and not ir.stays(node) and _holds(entry, node):
+            if entry and not ir.is_kept(node) and _holds(entry, node):
                 expand(graph, node, entry)
 
     rewrite.__doc__ = doc

@@ -22,7 +22,7 @@ def renormalize_embeddings(graph: Graph, context: Context) -> None:
     operators read the weight, their results depend on earlier requests, and functionalize refuses
     the model.
     """
-    nodes = [node for node in ir.nodes_of(graph, _RENORM) if not ir.stays(node)]
+    nodes = [node for node in ir.nodes_of(graph, _RENORM) if not ir.is_kept(node)]
     for weight in [_weight(node.inputsAt(0)) for node in nodes]:
         if isinstance(weight, torch.Tensor):
             _renormalize(graph, weight)

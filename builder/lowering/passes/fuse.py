@@ -74,12 +74,12 @@ def fuse_linear(graph: Graph, context: Context) -> None:
             is_unscaled
             and matrix is not None
             and _bias(bias, matrix)
-            and not ir.stays(node)
+            and not ir.is_kept(node)
         ):
             _linear(graph, node, x, matrix, bias)
     for node in ir.nodes_of(graph, "aten::matmul", "aten::mm"):
         matrix = _matrix(node.inputsAt(1))
-        if matrix is not None and not ir.stays(node):
+        if matrix is not None and not ir.is_kept(node):
             _fuse_product(graph, node, matrix)
 
 

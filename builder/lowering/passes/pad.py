@@ -18,7 +18,7 @@ def unpack_pad(graph: Graph, context: Context) -> None:
     concatenation of the other side's slice, axis by axis.
     """
     for node in ir.nodes_of(graph, "aten::pad", "aten::_pad_circular"):
-        if ir.stays(node):
+        if ir.is_kept(node):
             continue
         pads = node.inputsAt(1)
         mode = "circular"

@@ -282,7 +282,7 @@ def _selected(node: Node, size: int) -> list[Part] | None:
     index = ir.constant(node.inputsAt(2))
     inside = isinstance(index, int) and -size <= index < size
     if inside:
-        return [Part(node.output(), index % size, 1, True)]
+        return [Part(node.output(), index % size, 1, dropped=True)]
     return None
 
 
@@ -294,7 +294,7 @@ def _sliced(node: Node, size: int) -> list[Part] | None:
     if step != 1 or not are_known:
         return None
     first, last, _ = slice(start, end).indices(size)
-    return [Part(node.output(), first, last - first, False)]
+    return [Part(node.output(), first, last - first, dropped=False)]
 
 
 def _unpacked(

@@ -52,7 +52,7 @@ def unify_fake_quantize(graph: Graph, context: Context) -> None:
     for node in _fake_nodes(graph, *_MASKED):
         _put(graph, node, _MASKED[node.kind()], ir.inputs(node))
     for node in _fake_nodes(graph, *_LEARNABLE):
-        _learned(graph, node)
+        _round_learned_zero_point(graph, node)
     for node in _fake_nodes(graph, _TENSOR):
         _with_numbers(graph, node)
 
@@ -107,7 +107,7 @@ def _flag(value: Value) -> bool | None:
     return None
 
 
-def _learned(graph: Graph, node: Node) -> None:
+def _round_learned_zero_point(graph: Graph, node: Node) -> None:
     """Round a learned zero point as torch does: half to even, clamped to the bounds."""
     x, scale, zero_point, *bounds = ir.inputs(node)[:-1]
     tensor = ir.constant(zero_point)

@@ -68,7 +68,7 @@ class TritonPythonModel:
             load_library(folder / "libraries" / name)
         confined = ", ".join(confine(folder.parent)) or "nothing"
         count = options.shared_instances(config)
-        self.executor = executor(folder, facts, args, count > 1)
+        self.executor = executor(folder, facts, args, shares_memory=count > 1)
         self.parameters = _parameters(self.executor)
         pb_utils.Logger.log_info(
             f"trt-build: model {self.name!r}: {json.dumps(self.parameters)}, confined by {confined}"
@@ -76,7 +76,10 @@ class TritonPythonModel:
         )
         self.instances: Any = None
         if count > 1:
-            others = (executor(folder, facts, args, True) for _ in range(count - 1))
+            others = (
+                executor(folder, facts, args, shares_memory=True)
+                for _ in range(count - 1)
+            )
             instances = [self, *map(self._copy, others)]
             for instance in instances:
                 instance.executor.prepare()

@@ -37,7 +37,7 @@ def _fix_of_constant(graph: Graph, node: Node) -> str:
         for node in ir.nodes_of(graph, *_TRAINING)
     ):
         return "the module was traced in training mode: call model.eval() before torch.jit.trace"
-    quantized = any(graph.findNode(kind, True) is not None for kind in QUANTIZERS)
+    quantized = any(graph.findNode(kind) is not None for kind in QUANTIZERS)
     return f"{DISABLE_OBSERVERS}, or {_FIX}" if quantized else _FIX
 
 

@@ -134,7 +134,7 @@ class Walk:
         end = ir.insert_constant(self.graph, None, node).node()
         end.moveAfter(node)
         replace()
-        for added in ir.between(before, end):
+        for added in ir.nodes_between(before, end):
             self.memory.at = added
             self.node(added)
         self.dead.append(end)

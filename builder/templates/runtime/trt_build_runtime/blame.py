@@ -56,7 +56,7 @@ class Axes:
                     ],
                     shapes,
                 )
-            self.known.put(shapes, True)
+            self.known.put(shapes, value=True)
 
     def _check(self, name: str, positions: list[tuple[int, int]], shapes: Any) -> None:
         if len({shapes[index][axis] for index, axis in positions}) > 1:

@@ -54,7 +54,7 @@ def confine(folder: Path) -> tuple[str, ...]:
         memory, readable, network=False
     ):
         mechanisms.append("landlock")
-    if refuse_calls(False, local=False):
+    if refuse_calls(network=False, local=False):
         mechanisms.append("seccomp")
     return tuple(mechanisms)
 

@@ -69,7 +69,7 @@ class PlanExecutor:
 
 
 def executor(
-    folder: Path, facts: dict[str, Any], args: dict[str, str], shares_memory: bool
+    folder: Path, facts: dict[str, Any], args: dict[str, str], *, shares_memory: bool
 ) -> Any:
     """What runs the model of `folder` here: an object with `run`, `kind`, `device`, `why` and
     `stream`. With `shares_memory`, several instances run in this process.

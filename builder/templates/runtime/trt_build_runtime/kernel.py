@@ -217,7 +217,7 @@ def _allow(libc: ctypes.CDLL, ruleset: int, path: Path, rights: int) -> None:
         os.close(folder)
 
 
-def refuse_calls(network: bool, local: bool) -> bool:
+def refuse_calls(*, network: bool, local: bool) -> bool:
     """Let the refused system calls fail with EPERM, and every call of another architecture.
     `network` allows all sockets, `local` those of this machine.
     """
