@@ -97,8 +97,8 @@ class UnboundedListError(LoweringError):
 
     def __init__(self, name: str, where: str) -> None:
         super().__init__(
-            f"output {name!r} is a list whose length is not known before it runs, and an endpoint"
-            " has a fixed set of outputs",
+            f"output {name!r} is a list whose length is not known before the model runs,"
+            " and an endpoint has a fixed set of outputs",
             where=where,
             fix=f"write its largest length in the manifest: max_lengths: {{{name}: N}}",
         )

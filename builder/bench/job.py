@@ -102,7 +102,7 @@ def requests(
     if not sequences:
         known = ", ".join(golden.name for golden in goldens) or "none"
         raise UsageError(
-            f"model {model.name!r} has no such goldens to send",
+            f"model {model.name!r} has no golden with this name",
             fix=f"use one of {known}",
         )
     return sequences

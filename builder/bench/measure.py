@@ -219,7 +219,7 @@ class _Run:
         level = self.level(client, Load(1), PROBE_SECONDS)
         if not level.requests:
             kind, example = next(iter(level.examples.items()), ("no answer", ""))
-            raise _Failed(f"no request was answered: {kind}: {example}")
+            raise _Failed(f"no request got a response: {kind}: {example}")
 
     def level(
         self, client: Any, load: Load, seconds: float | None = None

@@ -86,7 +86,7 @@ def show_parts(terminal: Terminal, report: dict[str, Any]) -> None:
         where = {
             True: "in the store",
             False: "not in the store",
-            None: "no store that answers",
+            None: "no store responds",
         }[plan["stored"]]
         terminal.line(f"  plan of the {label}: {plan['key'][:16]}, {where}")
         for name, value in flattened(plan["parts"]):

@@ -109,7 +109,7 @@ def _lowered(
     if isinstance(module_or_graph, ExportedModule):
         inputs = module_or_graph.axes.chosen(inputs)
     elif inputs is None:
-        raise UsageError("convert needs `inputs`, one TensorSpec for each")
+        raise UsageError("convert requires `inputs`: one TensorSpec for each input")
     if isinstance(module_or_graph, LoweredGraph):
         return module_or_graph, inputs
     names = [spec.name for spec in inputs if spec.name]

@@ -369,4 +369,4 @@ def _causes(parity: ModelParity) -> tuple[str, ...]:
         for result in results
         for problem in result.problems
     ]
-    return (*parity.problems, *texts) or ("no golden was answered",)
+    return (*parity.problems, *texts) or ("no golden got a response",)

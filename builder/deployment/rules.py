@@ -111,7 +111,10 @@ def _backend(model: Model, models: Models, server: ServerFacts) -> Iterator[str]
 )
 def _flavor(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
     if model.runs_plan and published.flavor_of(model.plan) == "tensorrt-rtx":
-        yield "its plan is of TensorRT for RTX, which Triton's TensorRT backend does not load"
+        yield (
+            "its plan was built with TensorRT for RTX, which Triton's TensorRT backend"
+            " does not load"
+        )
 
 
 @_model_rule(
@@ -135,8 +138,8 @@ def _tensorrt(model: Model, models: Models, server: ServerFacts) -> Iterator[str
             ".".join(map(str, known_version)) for known_version in known
         )
         yield (
-            f"its plan is of TensorRT {version}, and {server.name} has {server_versions}"
-            f" (confidence {server.release.confidence})"
+            f"its plan was built with TensorRT {version}, and {server.name} has"
+            f" {server_versions} (confidence {server.release.confidence})"
         )
 
 
@@ -274,7 +277,9 @@ def _disk(repository: Path, models: Models, server: ServerFacts) -> Problems:
         )
 
 
-@_server_rule("P14", "fewer instances, fewer models for each server, or a larger GPU")
+@_server_rule(
+    "P14", "use fewer instances, fewer models for each server, or a larger GPU"
+)
 def _gpu_memory(repository: Path, models: Models, server: ServerFacts) -> Problems:
     """Check GPU memory: at least the plans' bytes for each instance. Activations need more."""
     needed = sum(
@@ -298,7 +303,9 @@ def _may_use_gpu(model: Model) -> bool:
     return any(group.kind != pb.ModelInstanceGroup.KIND_CPU for group in groups)
 
 
-@_server_rule("P15", "a larger SHM_SIZE (docker run --shm-size), or fewer instances")
+@_server_rule(
+    "P15", "set a larger SHM_SIZE (docker run --shm-size), or use fewer instances"
+)
 def _shared_memory(repository: Path, models: Models, server: ServerFacts) -> Problems:
     """Check shared memory: the Python backend moves every tensor through it."""
     needed = sum(model.shared_memory for model in models.values())
@@ -370,7 +377,9 @@ def _vulnerabilities(repository: Path, models: Models, server: ServerFacts) -> P
 
 
 @_server_rule(
-    "P19", "an image made of this one, with torch installed for its Python", WARNING
+    "P19",
+    "use an image that is based on this one and has torch installed for its Python",
+    WARNING,
 )
 def _torch(repository: Path, models: Models, server: ServerFacts) -> Problems:
     python = sorted(name for name, model in models.items() if model.is_python)
@@ -426,7 +435,8 @@ def _refused_values(model: Model, models: Models, server: ServerFacts) -> Iterat
 
 @_model_rule(
     "P21",
-    "write versions: {keep: 1} in the manifest, so that each publication has its own number",
+    "write versions: {keep: 1} in the manifest, so that each publication gets a new"
+    " version number",
     WARNING,
 )
 def _stale_responses(

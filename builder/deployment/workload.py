@@ -327,8 +327,8 @@ def _warnings(models: list[Model], plans: bool, server: ServerFacts) -> list[str
     python = [model.name for model in models if model.is_python]
     if plans and python:
         texts.append(
-            f"{', '.join(python)}: Triton's Python backend runs torch, and NVIDIA's image has none:"
-            " give --image with torch installed"
+            f"{', '.join(python)}: Triton's Python backend runs torch, which NVIDIA's"
+            " image does not have: pass an --image with torch installed"
         )
     built = {
         capability

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from builder.triton import Golden
 
 
-_FREEZING = "the answer differs before the first pass: torch's own freezing changes it"
+_FREEZING = "the output differs before the first pass: torch's own freezing changes it"
 
 
 @dataclass(frozen=True)
@@ -149,9 +149,7 @@ class _Bisect:
         except passes.FaultyPass as fault:
             located = passes.culprit_of(fault, inputs)
             if located is None:
-                note = (
-                    f"pass {fault.step} changes the answer; no node of it can be named"
-                )
+                note = f"pass {fault.step} changes the output, and no single node causes it"
                 return replace(result, note=note)
             culprit, value_name = located
             reduced, note = self._reduced_pass(fault, value_name, inputs, culprit)

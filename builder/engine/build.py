@@ -129,8 +129,8 @@ limit fails.
 def _fix(reason: str, options: BuildOptions) -> str:
     if refused.UNCOMPILED.search(reason):
         return (
-            "give a size that varies one value (min = max), or build with another version of"
-            " TensorRT"
+            "give each dynamic axis one size (min = opt = max), or build with another"
+            " version of TensorRT"
         )
     if not SCARCE.search(reason):
         return "`trt-build inspect` shows the network's layers"
@@ -143,7 +143,7 @@ def _fix(reason: str, options: BuildOptions) -> str:
             " leave the limit out"
         )
     return (
-        "lower the greatest sizes in the manifest, or build on a GPU with more memory"
+        "reduce the maximum sizes in the manifest, or build on a GPU with more memory"
     )
 
 

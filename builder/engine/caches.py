@@ -36,10 +36,10 @@ def with_folder(path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise EnvironmentProblem(
-            f"{path.parent} cannot be made: {error.strerror}", fix=FIX
+            f"{path.parent} cannot be created: {error.strerror}", fix=FIX
         ) from error
     if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise EnvironmentProblem(f"nothing can be written into {path.parent}", fix=FIX)
+        raise EnvironmentProblem(f"the folder {path.parent} is not writable", fix=FIX)
     return path
 
 
@@ -51,7 +51,7 @@ def timing_cache(requested: Path | None = None) -> Path:
         if requested.is_dir():
             raise EnvironmentProblem(
                 f"the timing cache {requested} is a folder",
-                fix="name a file, old or new",
+                fix="pass the path of a file; it is created if missing",
             )
         return requested
     here = gpu.identity() or {"name": "no-gpu"}

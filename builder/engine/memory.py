@@ -43,7 +43,10 @@ def _check_free_memory(where: str, needed: int, free: int | None) -> None:
         raise EngineError(
             f"the build needs at least {needed / 2**20:.0f} MiB of {where} memory, and"
             f" {free / 2**20:.0f} MiB are free",
-            fix="free some, or lower the greatest sizes in the manifest, or precision: fp16",
+            fix=(
+                "free some memory, reduce the maximum sizes in the manifest, or use"
+                " precision: fp16"
+            ),
         )
 
 

@@ -90,7 +90,7 @@ def _require_correct(models: Sequence[ModelParity]) -> None:
         if len(problems) > 1:
             more = f" (and {len(problems) - 1} more)"
         raise ParityError(
-            f"tritonserver's answer is wrong: {problems[0]}{more}",
+            f"tritonserver returns a wrong output: {problems[0]}{more}",
             fix="`trt-build verify REPOSITORY --serve --ladder` on such a machine shows where",
         )
 
@@ -104,7 +104,7 @@ def _problems(model: ModelParity) -> Iterator[str]:
         where = f"golden {result.golden} over {result.protocol}"
         yield f"{model.name}: {where}: {'; '.join(result.problems)}"
     if not model.problems and not results:
-        yield f"{model.name}: it answered nothing"
+        yield f"{model.name}: it did not respond"
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ from builder.manifest.suggest import did_you_mean
 ZEROS = "zeros"
 AUTO = "auto"
 """The value of keep_fp32 for the layers whose values float16 cannot represent."""
-_PLAIN = (
+_COPIED = (
     "module",
     "precision",
     "io",
@@ -253,7 +253,7 @@ def _values(data: Mapping[str, Any], folder_of_manifest: Path) -> dict[str, Any]
     """The fields of a spec for optional keys: the value of the manifest, or a list or path of it,
     or the calibration.
     """
-    values = {key: data[key] for key in _PLAIN if key in data}
+    values = {key: data[key] for key in _COPIED if key in data}
     for key in ("outputs", "targets"):
         if key in data:
             values[key] = tuple(data[key])

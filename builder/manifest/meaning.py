@@ -69,7 +69,8 @@ def _versions_are_kept(document: Document) -> None:
             ("triton", "response_cache"),
             "after an update Triton's cache would still have the responses of the replaced model,"
             " because the version number is the same",
-            "add versions: {keep: 1}, so that each publication has its own number",
+            "add versions: {keep: 1}, so that each publication gets a new version"
+            " number",
         )
 
 

@@ -336,9 +336,9 @@ class _Recorder:
         if golden:
             instead = f"golden {name} has {divisible} instead"
         self.reduced.append(
-            f"the original module fails at {dict(sizes)} ({reason}), so requests of such sizes fail"
-            " too, or are answered although the module raises; "
-            f"{instead}; declare sizes that the module accepts"
+            f"the original module fails at {dict(sizes)} ({reason}), so requests of such"
+            f" sizes fail too, or get a response although the module raises; {instead};"
+            " declare sizes that the module accepts"
         )
         return golden
 

@@ -81,7 +81,7 @@ def _specs(
     if isinstance(script, ExportedModule):
         return script.axes.chosen(inputs)
     if inputs is None:
-        raise UsageError("compile needs `inputs`, one TensorSpec for each")
+        raise UsageError("compile requires `inputs`: one TensorSpec for each input")
     return inputs
 
 

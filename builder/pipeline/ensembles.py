@@ -121,7 +121,7 @@ def _by_backend(
     raise UsageError(
         f"model {model.spec.name!r}: Triton's PyTorch backend cannot serve step {step.spec.name}:"
         f" {reason}",
-        fix="use --torch-steps auto: the Python runtime then serves such a step",
+        fix="use --torch-steps auto: the Python runtime then serves the step",
     )
 
 

@@ -57,7 +57,8 @@ def _confirmed(
     ]
     if not shorter:
         raise ParityError(
-            "no golden is shorter than the longest, and has more than padding in each row"
+            "every golden has the longest length, or a row with padding only, so"
+            " nothing shows that padding is safe"
         )
     spec = artifact.spec
     runners = [(Runner(artifact, files), segment_goldens.torch_precision(spec))]

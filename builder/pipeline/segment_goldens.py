@@ -134,8 +134,8 @@ def _defect() -> str:
     added = _passes_of_plugins()
     if added:
         return (
-            f"a pass of a plugin may change the answer: {', '.join(added)}; `trt-build check"
-            " --paranoid` names the pass"
+            f"a pass of a plugin may change the outputs: {', '.join(added)}; `trt-build"
+            " check --paranoid` names the pass"
         )
     return (
         "this is a defect of trt-build: please report it with the model's graph"
@@ -204,8 +204,8 @@ def _fix(spec: ModelSpec, module: Any) -> str:
     added = [*plugin_functions(), *_passes_of_plugins()]
     if added:
         return (
-            f"a plugin may change the answer: {', '.join(added)}; without it trt-build converts the"
-            " operators if it can"
+            f"a plugin may change the outputs: {', '.join(added)}; without it trt-build"
+            " converts the operators if it can"
         )
     if _packs_padding(module):
         return _FIX_PACKED

@@ -380,9 +380,9 @@ def _unchecked_warnings(lowered: Lowered) -> Iterator[str]:
     """A warning for each condition on values for which only the original module raises."""
     for where in lowered.graph.unchecked:
         yield (
-            "forward raises on a condition on values, which the served model does not check:"
-            f" {where}. It answers such a request; check requests in the client, or return the"
-            " condition as an output"
+            "forward raises on a condition on values, which the served model does not"
+            f" check: {where}. It responds to such a request; check requests in the"
+            " client, or return the condition as an output"
         )
 
 
@@ -517,7 +517,8 @@ def convert(
 def _missing_golden_warnings(networks: Sequence[Network]) -> tuple[str, ...]:
     """Warnings for the networks that no golden reached."""
     return tuple(
-        f"no golden could run {part.label}: add one (goldens: ...)"
+        f"no golden reaches {part.label}, so it was not compared: add inputs that do"
+        " (manifest: goldens: FILE.npz)"
         for part in networks
         if not part.goldens
     )

@@ -171,7 +171,7 @@ def _send(connection: Connection, reply: tuple[str, Any]) -> None:
         connection.send(reply)
     # pickle's errors for an unsupported object
     except (TypeError, AttributeError, ValueError) as error:
-        message = f"the worker's answer {reply[1]!r} cannot be sent: {error}"
+        message = f"the worker's result {reply[1]!r} cannot be sent: {error}"
         connection.send(("raised", RuntimeError(message)))
 
 

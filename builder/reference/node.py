@@ -55,7 +55,7 @@ class Node:
         """
         evaluator = EVALUATORS.get(self.kind)
         if evaluator is None:
-            raise self.error(f"the reference has no evaluation of {self.kind} layers")
+            raise self.error(f"the reference does not evaluate {self.kind} layers")
         operands = tensorrt8.evaluation.operands(
             [None if tensor is None else values[tensor] for tensor in self.inputs]
         )

@@ -424,7 +424,7 @@ def _scatter(
     drawing.add("path", d=ends, class_="ideal")
     points = "".join(f"M{plane.at(expected, actual)}h0" for expected, actual in pairs)
     drawing.add("path", d=points, class_="points", data_at=at, data_value=len(pairs))
-    words = f"{len(pairs)} elements of all goldens; equal answers lie on the line."
+    words = f"{len(pairs)} elements of all goldens; equal values lie on the line."
     yield Chart(
         f"{short(name)}: expected and answered",
         words,

@@ -149,7 +149,7 @@ def notes(folder: Path, hashes: Hashes) -> list[str]:
     ]
     for name in additions(folder):
         served = ", and Triton may serve it" if name.endswith("/") else ""
-        reported.append(f"{name} is not of trt-build{served}: move it away")
+        reported.append(f"{name} was not written by trt-build{served}: move it away")
     return reported
 
 
@@ -238,7 +238,9 @@ def _refuse_loss(
         ),
     ]
     if len(added) > SHOWN:
-        reported.append(f"{len(added) - SHOWN} more files are not of trt-build")
+        reported.append(
+            f"{len(added) - SHOWN} more files were not written by trt-build"
+        )
     raise UsageError(
         f"publishing would overwrite changes made by hand: {'; '.join(reported)}",
         where=str(folder),

@@ -123,12 +123,12 @@ def _narrowed(artifact: ModelArtifact) -> str | None:
     )
     effect = "does not batch the model"
     if size:
-        effect = f"joins and takes batches up to {size} only"
+        effect = f"accepts batches up to {size} only"
     return (
-        f"profiles {sizes} differ in their batch, and Triton has one greatest batch for all shapes:"
-        f" it {effect}. Give both the range 1 to {spans[most][1]}, or each a model of its own. With"
-        " `batching: {enabled: false}` Triton joins no requests, and clients may send what each"
-        " profile has"
+        f"profiles {sizes} differ in their batch, and Triton has one maximum batch size"
+        f" for all shapes: it {effect}. Give both the range 1 to {spans[most][1]}, or"
+        " each a model of its own. With `batching: {enabled: false}` Triton does not"
+        " batch requests, and a client may send any batch of a profile"
     )
 
 
@@ -226,7 +226,10 @@ def _mixing(goldens: tuple[Golden, ...]) -> str | None:
     whole = {golden.name: golden for golden in goldens}
     for row in goldens:
         if row.name.endswith(ROLLED):
-            return f"a row's answer depends on its position in the batch (golden {row.name})"
+            return (
+                "a row's output depends on its position in the batch (golden"
+                f" {row.name})"
+            )
         if not row.name.endswith("-row"):
             continue
         batch = _batch_of(row.name.removesuffix("-row"), whole)

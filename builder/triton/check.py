@@ -72,8 +72,8 @@ def _types(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
         dtype = by_config(pb.DataType.Name(tensor.data_type))
         if not dtype.tensorrt:
             yield (
-                f"tensor {tensor.name!r} is {dtype.name}, which no engine's tensors can be: cast it"
-                " in the model"
+                f"tensor {tensor.name!r} is {dtype.name}, which TensorRT does not"
+                " support: cast it in the model"
             )
 
 
@@ -94,7 +94,7 @@ def _profiles(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
     """Only a TensorRT model may name profiles, and only profiles of its plan."""
     for group in config.instance_group:
         if group.profile and config.backend != "tensorrt":
-            yield "an instance group names profiles, which only TensorRT models may"
+            yield "an instance group names profiles, which only TensorRT models support"
         if any(
             not index.isdigit() or int(index) >= len(artifact.profiles)
             for index in group.profile
@@ -110,7 +110,10 @@ def _instances(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]
         if group.kind == pb.ModelInstanceGroup.KIND_CPU and (
             group.gpus or config.backend == "tensorrt"
         ):
-            yield "an instance group of KIND_CPU lists GPUs, or is to run a TensorRT plan"
+            yield (
+                "an instance group of KIND_CPU lists GPUs, or its model is a TensorRT"
+                " plan"
+            )
         if group.count < 1:
             yield f"an instance group has {group.count} instances"
 
@@ -151,14 +154,14 @@ def _states(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
             if not config.max_batch_size:
                 batched = f": {batching.choose(artifact).reason}"
             yield (
-                f"state {state.input!r} has shape {list(io.shape)}, of which a server can keep no"
-                f" one size{batched}; fix its axes in the manifest, or sequences: {{mode:"
-                " explicit}"
+                f"state {state.input!r} has shape {list(io.shape)}, and a server keeps"
+                f" state of a fixed shape only{batched}; fix its axes in the manifest,"
+                f" or sequences: {{mode: explicit}}"
             )
         if config.backend == "tensorrt" and not dims:
             yield (
-                f"state {state.input!r} has no axis beside the batch: give it one in the model, or"
-                " --serve-as python"
+                f"state {state.input!r} has no axis other than the batch: add one in the"
+                " model, or use --serve-as python"
             )
 
 
@@ -174,16 +177,16 @@ def _implicit_states(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterato
         dtype = by_config(pb.DataType.Name(state.data_type))
         if not dtype.tensorrt:
             yield (
-                f"state {state.input_name!r} is {dtype.name}, which no engine's tensors can be:"
-                " cast it in the model"
+                f"state {state.input_name!r} is {dtype.name}, which TensorRT does not"
+                " support: cast it in the model"
             )
     inputs = sorted(state.input_name for state in states)
     partners = {state.output_name: state.input_name for state in states}
     if [partners[output] for output in sorted(partners)] != inputs:
         yield (
             f"Triton pairs states by the order of their names, {', '.join(inputs)} with"
-            f" {', '.join(sorted(partners))}: use names of one order (a_in, a_out, b_in, b_out), or"
-            " --serve-as python"
+            f" {', '.join(sorted(partners))}: use names that sort alike (a_in, a_out,"
+            " b_in, b_out), or use --serve-as python"
         )
 
 

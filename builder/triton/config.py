@@ -142,7 +142,7 @@ def _check_serve_as(artifact: ModelArtifact) -> None:
             " --serve-as python",
         )
     if serve_as == "tensorrt_plan" and not artifact.plan:
-        fix = "build it, or --serve-as python"
+        fix = "build the plan, or use --serve-as python"
         raise PublishError(f"model {name!r} has no plan to serve", fix=fix)
 
 
@@ -242,7 +242,7 @@ def _tensor(
         raise PublishError(
             f"tensor {io.name!r} has no axes, and Triton's TensorRT backend cannot serve such a"
             " tensor without a batch",
-            fix="give it one axis in the model, or --serve-as python",
+            fix="give it one axis in the model, or use --serve-as python",
         )
 
 

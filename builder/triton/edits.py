@@ -144,7 +144,9 @@ def manifest_entries(folder: Path, spec: ModelSpec) -> dict[str, dict[str, Any]]
             old.HasField("ensemble_scheduling")
             and field.name not in section.OF_ENSEMBLES
         ):
-            raise _not_adoptable(edited, field.name, "an ensemble's steps have it")
+            raise _not_adoptable(
+                edited, field.name, "it belongs to the ensemble's steps"
+            )
         for key, name, value in _values(field.name, old, by_hand, edited, spec):
             entries.setdefault(key, {})[name] = value
     return entries

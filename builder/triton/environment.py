@@ -98,7 +98,8 @@ def profile_lines(plan_facts: Iterable[Mapping[str, Any]]) -> list[str]:
     if _on_gpu(plan_facts):
         return [f"{_MARK}Triton's TensorRT backend runs the plans", f"{PROFILES}=gpu"]
     return [
-        f"{_MARK}no plan is for Triton's TensorRT backend: torch answers on the CPU",
+        f"{_MARK}no plan is for Triton's TensorRT backend: torch runs the models on the"
+        " CPU",
         f"{PROFILES}=cpu",
     ]
 

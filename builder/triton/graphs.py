@@ -32,9 +32,10 @@ def warnings(artifact: ModelArtifact, platform: str) -> tuple[str, ...]:
     if not artifact.spec.batching.graphs or platform != "tensorrt_plan":
         return ()
     return (
-        "batching.graphs: CUDA graphs of Triton's TensorRT backend answered wrong numbers with"
-        f" release {', '.join(WRONG.values())}, and are not tested with TensorRT"
-        f" {artifact.plan_facts.get('tensorrt')}: run `trt-build verify` against the server",
+        "batching.graphs: CUDA graphs of Triton's TensorRT backend returned wrong"
+        f" outputs with release {', '.join(WRONG.values())}, and are not tested with"
+        f" TensorRT {artifact.plan_facts.get('tensorrt')}: run `trt-build verify`"
+        " against the server",
     )
 
 
@@ -69,11 +70,12 @@ def _check(sizes: list[int], greatest: int) -> None:
     bad = [size for size in sizes if size > greatest]
     if bad:
         if greatest:
-            fix = f"sizes up to {greatest}"
+            fix = f"use sizes up to {greatest}"
         else:
-            fix = "a model that Triton batches, or leave it out"
+            fix = "remove batching.graphs, or use a model that Triton batches"
         raise UsageError(
-            f"batching.graphs {bad} is beyond the model's batch, {greatest}", fix=fix
+            f"batching.graphs {bad} exceeds the model's maximum batch size, {greatest}",
+            fix=fix,
         )
 
 
@@ -84,8 +86,8 @@ def refused(version: str) -> str | None:
     if release is None:
         return None
     return (
-        "CUDA graphs of Triton's TensorRT backend answer wrong numbers with"
-        f" TensorRT {version} (seen with release {release}; docs/engine.md)"
+        "CUDA graphs of Triton's TensorRT backend return wrong outputs with TensorRT"
+        f" {version} (seen with release {release}; docs/engine.md)"
     )
 
 

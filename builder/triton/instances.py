@@ -68,7 +68,7 @@ def _old_server(tensorrt: str) -> tuple[str, ...]:
     if match is None or match.release.tag >= FIRST_RELEASE:
         return ()
     return (
-        f"runtime.share_engine requires Triton {FIRST_RELEASE} or later, and the newest release for"
-        f" TensorRT {tensorrt} is {match.release.tag}: there, the model answers one request at a"
-        " time",
+        f"runtime.share_engine requires Triton {FIRST_RELEASE} or later, and the newest"
+        f" release for TensorRT {tensorrt} is {match.release.tag}: there, the model runs"
+        " one request at a time",
     )

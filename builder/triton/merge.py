@@ -107,7 +107,7 @@ def _models(repository: Path) -> list[Path]:
             )
     if not folders:
         raise UsageError(
-            f"{repository} holds no models of trt-build",
+            f"{repository} contains no model that trt-build published",
             fix="name folders that `trt-build repo` wrote",
         )
     owners = {folder: retired.step_of(folder) for folder in folders}

@@ -18,20 +18,20 @@ from builder.errors import UsageError
 from builder.manifest import ModelSpec, manifest_location
 
 OWNED: Mapping[str, str] = {
-    "name": "the model's file names it",
-    "platform": "--serve-as chooses it",
-    "backend": "--serve-as chooses it",
-    "runtime": "the backend has its own",
-    "input": "the model has them, and `default` makes one optional",
-    "output": "the model has them",
-    "batch_input": "neither plans nor trt-build's runtime read them",
-    "batch_output": "neither plans nor trt-build's runtime write them",
-    "max_batch_size": "the profiles decide it, and `batching`",
-    "default_model_filename": "it is the published plan or code",
-    "cc_model_filenames": "`trt-build merge` writes them",
-    "ensemble_scheduling": "--layout ensemble writes it",
-    "sequence_batching": "`state` and `sequences` write it",
-    "model_warmup": "the goldens are its samples",
+    "name": "the name of the model file sets it",
+    "platform": "--serve-as sets it",
+    "backend": "--serve-as sets it",
+    "runtime": "the backend sets it",
+    "input": "the model sets it, and `default` makes an input optional",
+    "output": "the model sets it",
+    "batch_input": "neither plans nor trt-build's runtime use it",
+    "batch_output": "neither plans nor trt-build's runtime use it",
+    "max_batch_size": "the profiles and `batching` set it",
+    "default_model_filename": "the published plan or code sets it",
+    "cc_model_filenames": "`trt-build merge` sets it",
+    "ensemble_scheduling": "--layout ensemble sets it",
+    "sequence_batching": "`state` and `sequences` set it",
+    "model_warmup": "the goldens are the samples",
     "model_transaction_policy": "each request has one response",
 }
 """Fields that the generator writes, and why the section may not."""
@@ -234,7 +234,7 @@ def _instances(message: pb.ModelConfig, part: pb.ModelConfig) -> None:
 
 def _owned(spec: ModelSpec, why: str, *route: str) -> UsageError:
     return UsageError(
-        f"triton.{'.'.join(route)} is not for the manifest: {why}",
+        f"triton.{'.'.join(route)} cannot be set in the manifest: {why}",
         where=manifest_location(spec, "triton", *route),
         fix="remove it",
     )

@@ -89,7 +89,7 @@ def sign_staged(folders: Sequence[Path]) -> None:
 def _sign_staged(key: Path, stage: Path, parent: str, name: str) -> None:
     """Sign one folder for a worker. The worker's path is not trusted."""
     if parent != stage.name or Path(name).name != name or (stage / name).is_symlink():
-        raise UsageError(f"{parent}/{name} is not a model of this task")
+        raise UsageError(f"{parent}/{name} is not a model that this task publishes")
     sign(stage / name, key)
 
 

@@ -217,7 +217,7 @@ def _profiles(
     spec: ModelSpec, facts: Facts, requested: Values, fixed: dict[str, str]
 ) -> Sequence[Value]:
     if not facts.plan_executes:
-        fixed[PROFILES] = "torch answers on this host"
+        fixed[PROFILES] = "torch runs the model on this host"
     elif not facts.max_batch_size or _batch_range(spec) is None:
         fixed[PROFILES] = "the model has no batch axis with one range"
     else:
@@ -244,7 +244,7 @@ def _layout(facts: Facts, requested: Values, fixed: dict[str, str]) -> Sequence[
 
 def _runtime(facts: Facts, requested: Values, fixed: dict[str, str]) -> Sequence[Value]:
     if not facts.plan_executes:
-        fixed[RUNTIME] = "torch answers on this host"
+        fixed[RUNTIME] = "torch runs the model on this host"
         return ()
     return requested.runtime or (PLAN, TORCH)
 

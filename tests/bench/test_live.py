@@ -82,7 +82,7 @@ def test_errors_are_counted_by_kind(
     (result,) = bench(
         repository, endpoint, ["scorer"], Options(file=tmp_path / "r.npz")
     )
-    assert result.problem is not None and "no request was answered" in result.problem
+    assert result.problem is not None and "no request got a response" in result.problem
 
 
 def test_requests_with_several_sizes_are_read_from_a_file(

@@ -28,7 +28,7 @@ def model(name: str, *results: GoldenResult, **more: Any) -> ModelParity:
     facts: dict[str, Any] = {
         "answered_by": "torch",
         "device": "cpu",
-        "why": "torch sees no GPU",
+        "why": "torch finds no GPU",
     }
     return ModelParity(
         name, "python", results=results, has_plan=True, **{**facts, **more}

@@ -247,7 +247,7 @@ def test_converter_with_wrong_values_is_reported_with_line(tmp_path: Path) -> No
     warnings = "\n".join(check_warnings(tmp_path))
     assert "the network differs from the module" in warnings
     assert re.search(
-        r"a plugin may change the answer: identity \(\S+test_extending.py:\d+\)",
+        r"a plugin may change the outputs: identity \(\S+test_extending.py:\d+\)",
         warnings,
     )
     assert "defect of a converter" not in warnings

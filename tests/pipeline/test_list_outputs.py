@@ -248,7 +248,8 @@ def test_data_dependent_keys_are_an_error_with_a_fix(
     _, file = prepared(module, tmp_path)
     (spec,) = load(file)
     with pytest.raises(
-        LoweringError, match="whose keys are not known before it runs, and Triton's"
+        LoweringError,
+        match=("whose keys are not known before the model runs, and Triton's"),
     ) as error:
         ladder.lower(stages.load(spec))
     assert "test_list_outputs.py:" in str(error.value) and "return a list" in str(

@@ -105,7 +105,7 @@ def test_foreign_versions_and_files_are_reported(folder: Path, hashes: Hashes) -
     assert edits.foreign(folder) == ["1/notes.txt", "2/"]
     notes = edits.notes(folder, hashes)
     assert any(
-        "scorer/2/ is not of trt-build, and Triton may serve it" in note
+        "scorer/2/ was not written by trt-build, and Triton may serve it" in note
         for note in notes
     )
     for policy in (edits.REPORT, edits.KEEP):

@@ -262,7 +262,8 @@ def test_cuda_graphs_are_configured_for_named_batch_sizes() -> None:
 
 def test_cuda_graph_beyond_max_batch_size_is_usage_error() -> None:
     with pytest.raises(
-        UsageError, match=r"batching.graphs \[9\] is beyond the model's batch, 8"
+        UsageError,
+        match=r"batching.graphs \[9\] exceeds the model's maximum batch size, 8",
     ):
         config(scorer(batching=Batching(graphs=(1, 9)), **PLAN))
     single = artifact(
@@ -273,7 +274,7 @@ def test_cuda_graph_beyond_max_batch_size_is_usage_error() -> None:
         batching=Batching(graphs=(1,)),
         **PLAN,
     )
-    with pytest.raises(UsageError, match=r"beyond the model's batch, 0"):
+    with pytest.raises(UsageError, match=r"exceeds the model's maximum batch size, 0"):
         config(single)
 
 
@@ -284,7 +285,7 @@ def test_cuda_graphs_are_refused_for_old_tensorrt_else_warned() -> None:
         facts={**TENSORRT, "tensorrt": "8.6.1"},
     )
     with pytest.raises(
-        UsageError, match=r"answer wrong numbers with TensorRT 8\.6\.1"
+        UsageError, match=r"return wrong outputs with TensorRT 8\.6\.1"
     ) as refused:
         config(old)
     assert "--serve-as python" in str(refused.value.fix)
@@ -451,7 +452,9 @@ def test_each_field_of_the_triton_section_round_trips(field: str, value: Any) ->
 def test_generated_field_in_triton_section_is_refused(field: str) -> None:
     if field not in pb.ModelConfig.DESCRIPTOR.fields_by_name:
         pytest.skip(f"tritonclient's ModelConfig has no {field}")
-    with pytest.raises(UsageError, match=f"triton.{field} is not for the manifest"):
+    with pytest.raises(
+        UsageError, match=(f"triton.{field} cannot be set in the manifest")
+    ):
         config(scorer(triton={field: {}}))
 
 

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from builder.cli import main
 from builder.errors import PublishBlocked, PublishError, UsageError
 from builder.manifest import Versions
-from builder.store import Hashes, published, record, stale
+from builder.store import Hashes, published, reason_to_rebuild, record
 from builder.triton import EnsembleArtifact, merge, publish
 from builder.triton.config import config_text, parse_config
 from builder.triton.merge import NO_PLAN
@@ -98,9 +98,9 @@ def test_merged_model_has_no_build_record(
     merge([a, b], tmp_path / "out")
     merged, hashes = tmp_path / "out" / "scorer", Hashes(tmp_path / "h")
     reason = "trt-build.json has no record of a build, as after trt-build merge"
-    assert stale(merged, {"precision": "fp32"}, hashes) == reason
+    assert reason_to_rebuild(merged, {"precision": "fp32"}, hashes) == reason
     record(merged, {}, {}, {})
-    assert stale(merged, {}, hashes) is None
+    assert reason_to_rebuild(merged, {}, hashes) is None
 
 
 def test_merged_repository_accepts_new_and_newer_plans(

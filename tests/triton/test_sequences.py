@@ -102,7 +102,7 @@ class Sum(torch.nn.Module):
 def test_state_of_plan_needs_an_axis_besides_the_batch() -> None:
     inputs = (tensor("x", "float32", "batch", 5), tensor("total", "float32", "batch"))
     given: dict[str, Any] = {"state": (State("total", "new"),)}
-    with pytest.raises(PublishError, match="'total' has no axis beside the batch"):
+    with pytest.raises(PublishError, match="'total' has no axis other than the batch"):
         config(artifact(Sum(), inputs, ("y", "new"), **given, **PLAN))
     assert config(artifact(Sum(), inputs, ("y", "new"), **given)).max_batch_size == 8
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import EnvironmentProblem, UsageError
-from builder.store import published, tidy
+from builder.store import clean_up, published
 from builder.store.published import SIGNATURE
 from builder.triton import publish, signatures
 from tests.triton.artifacts import scorer
@@ -163,7 +163,7 @@ def test_signature_of_a_killed_command_is_removed_by_the_next(
     left.write_text("")
     assert signatures.problems(repository, keys / "own.pub") == {}
     signatures.require(repository, keys / "own.pub")
-    assert tidy(repository) == () and not left.exists()
+    assert clean_up(repository) == () and not left.exists()
 
 
 @pytest.mark.parametrize("text", [None, "", "-----BEGIN PUBLIC KEY-----\n"])

@@ -58,7 +58,9 @@ REFUSED: dict[str, frozenset[str]] = {
 }
 """For each layer (with operation or mode, and context), the names of the unsupported DataTypes."""
 
-PADS_IN_LOOP = "TensorRT 8.6 builds no loop of unknown length that pads in its body"
+PADS_IN_LOOP = (
+    "TensorRT 8.6 cannot build a loop of unknown length that pads in its body"
+)
 WRITES_IN_LOOP = (
     "TensorRT 8.6 crashes, or mixes rows up, where a loop of unknown length"
     " writes some of them"
@@ -72,12 +74,14 @@ SWAP_IN_LOOP = (
     " incorrectly"
 )
 BRANCH_OF_SIZES = (
-    "a branch selects a number that is computed from sizes, by {}, and TensorRT 8.6"
-    " cannot build it"
+    "TensorRT 8.6 cannot build a branch that selects a number computed from sizes (by"
+    " {})"
 )
-NEWER_OR_FIXED = "TensorRT 10 or newer, or give the loop a fixed trip count"
+NEWER_OR_FIXED = "use TensorRT 10 or newer, or give the loop a fixed trip count"
 """The fix if the body of a loop is refused."""
-NEWER_OR_BOTH = "TensorRT 10 or newer, or compute both numbers and choose one of them"
+NEWER_OR_BOTH = (
+    "use TensorRT 10 or newer, or compute both numbers and choose one of them"
+)
 
 HARMLESS = (
     "myelinCache.h::deserializeFromBuffer",

@@ -18,17 +18,13 @@ Rewrite = Callable[[Any, "Context"], None]
 
 @dataclass
 class Context:
-    """Data that a pass may read besides the graph.
+    """Data that a pass reads or writes besides the graph.
 
-    `unroll_limit` is the largest known trip count of a loop that is unrolled; `fallback_modules`
-    are the qualified or class names of modules that shall run in torch; `specs` describe the
-    graph's inputs in order (`dtype`, `shape`), where the caller knows; `outputs` collects the
-    output names while the interface is flattened, `flags` the flag of each output that may be None
-    and `decided_at` the source line that decides it; `max_lengths` has the largest length of lists
-    among the outputs, by name, `too_long` collects the output that is true where such a list is
-    longer, and `groups` the outputs that are elements of one; `unchecked` collects the source lines
-    of conditions on data for which forward raises; `lines` are those of the graph's text
-    before a pass and `kinds` counts its nodes, while passes run one after the other.
+    `unroll_limit` is the largest known trip count of a loop that is unrolled. `fallback_modules`
+    are the qualified or class names of modules that must run in torch. `specs` describe the graph's
+    inputs in order, if the caller knows them. `max_lengths` has the maximum length of each list
+    among the outputs, by name. `lines` are the lines of the graph's text before a pass, and `kinds`
+    counts its nodes; both are known only while passes run one after the other.
     """
 
     unroll_limit: int = 64
@@ -38,12 +34,18 @@ class Context:
     inputs: list[str] = field(default_factory=list)
     defaults: dict[str, Any] = field(default_factory=dict)
     outputs: list[str] = field(default_factory=list)
+    """The names of the outputs, set while outputs are flattened. So are the next two."""
     flags: dict[str, str] = field(default_factory=dict)
+    """By output that may be None, the output that is true if it is not."""
     decided_at: dict[str, str] = field(default_factory=dict)
+    """By output that may be None, the source line that decides it."""
     max_lengths: Mapping[str, int] = field(default_factory=dict)
     too_long: dict[str, str] = field(default_factory=dict)
+    """By list in `max_lengths`, the output that is true if the list is longer."""
     groups: dict[str, str] = field(default_factory=dict)
+    """By output that is an element of such a list, the name of the list."""
     unchecked: list[str] = field(default_factory=list)
+    """The source lines of conditions on data for which forward raises."""
     specs: Sequence[Any] = ()
     precision: Callable[[Any], None] | None = None
     lines: Sequence[Line] | None = None

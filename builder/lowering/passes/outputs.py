@@ -535,8 +535,8 @@ def _not_a_tensor(value: Any, name: str) -> LoweringError:
         return UnboundedListError(name or "output", source_line(located(value)))
     if value.type().kind() == "DictType" and not has_text:
         return LoweringError(
-            f"output {name or 'output'!r} is a dictionary whose keys are not known before it runs,"
-            " and Triton's models have a fixed set of outputs",
+            f"output {name or 'output'!r} is a dictionary whose keys are not known"
+            " before the model runs, and Triton's models have a fixed set of outputs",
             where=source_line(located(value)),
             fix=(
                 "use keys that are constants in the source, or return a list (`max_lengths` in the"

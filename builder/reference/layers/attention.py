@@ -55,7 +55,7 @@ def _only_padded(options: object) -> None:
         if hasattr(options, name)
     ]
     if any(form != "PADDED_BHND" for form in forms):
-        raise ValueError("packed sequences have no evaluation")
+        raise ValueError("the reference does not evaluate packed sequences")
     for name in ("normalization_quantize_scale", "key_value_lengths", "query_lengths"):
         if getattr(options, name, None) is not None:
             raise ValueError(f"attention with {name} has no evaluation")
@@ -129,7 +129,7 @@ def kv_cache_update(
     each batch item.
     """
     if hasattr(layer, "update_form") and layer.update_form.name != "PADDED_BHND":
-        raise ValueError("packed sequences have no evaluation")
+        raise ValueError("the reference does not evaluate packed sequences")
     result = cache.clone()
     for item, start in enumerate(starts.tolist()):
         if start < 0 or start + update.shape[2] > cache.shape[2]:

@@ -143,7 +143,7 @@ class Call:
                 graph.launch(engine.handle)
             if not all(torch.equal(*pair) for pair in zip(plain, views)):
                 graph.close()
-                raise graphs.CannotCapture("the captured graph gives another answer")
+                raise graphs.CannotCapture("the captured graph returns other outputs")
             self.graph = graph
         except Exception as reason:
             engine.no_graphs(reason)

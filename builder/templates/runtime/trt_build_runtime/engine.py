@@ -223,7 +223,8 @@ class Engine:
                 context = self.engine.create_execution_context()
             if context is None:
                 raise RuntimeError(
-                    "TensorRT could not make an execution context (usually: not enough GPU memory)"
+                    "TensorRT could not create an execution context; the usual cause is"
+                    " too little GPU memory"
                 )
             context.set_optimization_profile_async(profile, self.handle)
             self.contexts[profile] = context

@@ -28,7 +28,7 @@ class PlanExecutor:
     """
 
     kind = "plan"
-    why = "a GPU that the plan fits"
+    why = "a GPU that can run the plan"
     returns_buffers = False
     checks = True
     """Shapes outside every profile are refused by the engine."""
@@ -94,9 +94,9 @@ def _gpu_for(folder: Path, facts: dict[str, Any], args: dict[str, str]) -> str:
     if not plan.exists() or not plan.stat().st_size:
         raise NoPlan("no plan was built")
     if not torch.cuda.is_available():
-        raise NoPlan("torch sees no GPU")
+        raise NoPlan("torch finds no GPU")
     if args["model_instance_kind"] == "CPU":
         raise NoPlan("the instance is of KIND_CPU")
     if facts.get("flavor") not in MODULES:
-        raise NoPlan(f"plan.json names no known flavor ({facts.get('flavor')!r})")
+        raise NoPlan(f"plan.json has an unknown flavor ({facts.get('flavor')!r})")
     return f"cuda:{args['model_instance_device_id']}"

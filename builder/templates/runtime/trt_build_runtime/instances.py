@@ -26,9 +26,9 @@ class Batch:
             self.senders = [request.get_response_sender() for request in requests]
         except Exception as error:
             raise NoSenders(
-                "this server accepts responses only from `execute` (Triton 24.10 and later accept"
-                " them from threads), so the model answers one request at a time:"
-                f" {error}"
+                "this server accepts responses only from `execute` (Triton 24.10 and"
+                " later accept them from threads), so the model runs one request at a"
+                f" time: {error}"
             ) from error
 
     def send(self, responses: list[Any]) -> None:

@@ -212,7 +212,7 @@ def _allow(libc: ctypes.CDLL, ruleset: int, path: Path, rights: int) -> None:
             libc.syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, ctypes.byref(rule), 0)
             != 0
         ):
-            raise OSError(ctypes.get_errno(), f"Landlock takes no rule for {path}")
+            raise OSError(ctypes.get_errno(), f"Landlock rejects the rule for {path}")
     finally:
         os.close(folder)
 

@@ -231,7 +231,7 @@ class Branch:
 def _device(args: dict[str, str]) -> tuple[str, str]:
     """The device of all segments, and the reason."""
     if not torch.cuda.is_available():
-        return "cpu", "torch sees no GPU"
+        return "cpu", "torch finds no GPU"
     if args["model_instance_kind"] == "CPU":
         return "cpu", "the instance is of KIND_CPU"
     return f"cuda:{args['model_instance_device_id']}", "a GPU"
