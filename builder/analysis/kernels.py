@@ -103,7 +103,7 @@ def _agreement(
 
 
 def common(first: Fact, second: Fact) -> Fact:
-    """What two facts agree on."""
+    """The dtype and rank that two facts share; None for one that differs."""
     dtype, rank = first
     other_dtype, other_rank = second
     if dtype != other_dtype:

@@ -315,7 +315,7 @@ def common_exit_code(failures: Iterable[int]) -> int:
 
 
 def as_dict(result: ModelResult | Search) -> dict[str, Any]:
-    """JSON-able."""
+    """The result as JSON data."""
     return {**vars(result), "error": describe(result.error) if result.error else None}
 
 

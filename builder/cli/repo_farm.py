@@ -166,7 +166,7 @@ def exit_code(outcomes: Sequence[Outcome]) -> int:
 
 
 def as_dict(outcome: Outcome) -> dict[str, Any]:
-    """JSON-able."""
+    """The result as JSON data."""
     return {
         **vars(outcome),
         "ok": outcome.ok,

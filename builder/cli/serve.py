@@ -61,10 +61,7 @@ SERVE_CHECKS = (
     help="Address to listen on. 0.0.0.0: all interfaces.",
 )
 @click.option(
-    "--log-verbose",
-    type=int,
-    default=0,
-    help="tritonserver's own verbosity.",
+    "--log-verbose", type=int, default=0, help="tritonserver's own verbosity."
 )
 @options.path("--log-file", help="Keep tritonserver's log here.")
 @options.seconds("--timeout", 180.0, help="Seconds to wait until all models are ready.")

@@ -30,12 +30,7 @@ if TYPE_CHECKING:
 )
 @options.flag("--engine", help="Run the plans on this machine's GPU, without a server.")
 @options.only
-@options.count(
-    "--repeat",
-    minimum=0,
-    default=5,
-    help="Timed requests for each golden.",
-)
+@options.count("--repeat", minimum=0, default=5, help="Timed requests for each golden.")
 @options.shared_memory(
     multiple=True,
     default=("none",),

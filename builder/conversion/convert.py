@@ -311,7 +311,7 @@ def _has_dtype(graph: Graph, specs: Sequence[TensorSpec], dtype: torch.dtype) ->
     weights = (
         node.t("value")
         for node in graph.findAllNodes("prim::Constant")
-        if _is_tensor(node)
+        if node.hasAttribute("value") and node.kindOf("value") == "t"
     )
     inputs = (
         value
@@ -321,10 +321,6 @@ def _has_dtype(graph: Graph, specs: Sequence[TensorSpec], dtype: torch.dtype) ->
     return any(weight.dtype == dtype for weight in weights) or any(
         not _only_widened(value) for value in inputs
     )
-
-
-def _is_tensor(node: Node) -> bool:
-    return bool(node.hasAttribute("value") and node.kindOf("value") == "t")
 
 
 def _only_widened(value: Value) -> bool:

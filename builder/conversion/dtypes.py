@@ -120,7 +120,9 @@ def promote(*operands: Operand) -> torch.dtype:
         if result is None or _kind(common) > _kind(result):
             result = common
             if category == "number":
-                result = _default(common)
+                result = (
+                    torch.get_default_dtype() if common.is_floating_point else common
+                )
     assert result is not None
     if result == torch.float64:
         return torch.float32
@@ -131,7 +133,3 @@ def _kind(dtype: torch.dtype) -> int:
     if dtype == torch.bool:
         return 0
     return 2 if dtype.is_floating_point else 1
-
-
-def _default(dtype: torch.dtype) -> torch.dtype:
-    return torch.get_default_dtype() if dtype.is_floating_point else dtype

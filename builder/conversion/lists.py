@@ -59,7 +59,7 @@ def _stack(ctx: ConversionContext, tensors: TensorList, dim: int) -> ITensor:
 
 
 def cat(ctx: ConversionContext, tensors: TensorList, dim: int) -> ITensor:
-    """torch.cat of such a list."""
+    """torch.cat of the elements of a TensorList."""
     from builder.conversion.converters.joining import joined
     from builder.conversion.converters.shape import merged, movedim
 

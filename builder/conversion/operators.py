@@ -82,7 +82,11 @@ def evaluate(ctx: ConversionContext, node: Node, values: list[Any]) -> list[Any]
     if node.schema() == NO_SCHEMA:
         raise Unconvertible(f"{node.kind()} is not a registered operator")
     folds = key not in CONVERTERS or CONVERTERS[key].folds
-    if folds and _all_static(values) and not node.isNondeterministic():
+    if (
+        folds
+        and all(_static(value) for value in values)
+        and not node.isNondeterministic()
+    ):
         return _listed(fold_static(key, values), node)
     return None
 
@@ -196,10 +200,6 @@ def _output(result: object) -> Any:
     if hasattr(result, "get_output"):
         return result.get_output(0)
     return result
-
-
-def _all_static(values: list[Any]) -> bool:
-    return all(_static(value) for value in values)
 
 
 def _static(value: object) -> bool:

@@ -34,7 +34,9 @@ def of_list(name: str) -> list[str]:
     """Overloads that work on a list; those that compare tensors with one another are left out."""
     return overloads(
         name,
-        lambda types: bool(types) and _is_list(types[0]) and types[1:2] != ["Tensor"],
+        lambda types: (
+            bool(types) and types[0].startswith("List[") and types[1:2] != ["Tensor"]
+        ),
     )
 
 
@@ -48,7 +50,3 @@ def of_dict(name: str) -> list[str]:
             and "Dict[Tensor" not in types[0]
         ),
     )
-
-
-def _is_list(kind: str) -> bool:
-    return kind.startswith("List[")

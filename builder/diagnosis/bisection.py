@@ -53,7 +53,7 @@ class Bisection:
         return not self.step
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-able."""
+        """The result as JSON data."""
         return {
             "name": self.name,
             "passed": self.passed,

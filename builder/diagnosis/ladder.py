@@ -75,7 +75,7 @@ class Ladder:
         return next((step.name for step in self.steps if step.result == FAILED), None)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-able."""
+        """The result as JSON data."""
         steps = [step.as_dict() for step in self.steps]
         passed = self.breaks_at is None
         return {

@@ -44,7 +44,7 @@ class Reduction:
     of_nodes: int
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-able."""
+        """The result as JSON data."""
         files = [str(self.folder / name) for name in (MODEL, MANIFEST, INPUTS, TEST)]
         return {"files": files, "nodes": self.nodes, "of_nodes": self.of_nodes}
 

@@ -129,14 +129,10 @@ def read(path: Path | str) -> Farm:
             fix = mistake.fix
             if farm_file.data is None:
                 fix = "see docs/farm.md"
-            text = _about_farm_file(mistake.message)
+            text = mistake.message.replace("the manifest", "the farm file")
             mistakes.append(Mistake(mistake.file, mistake.line, text, fix))
         raise ManifestError(mistakes)
     return _farm(farm_file.data, str(path))
-
-
-def _about_farm_file(message: str) -> str:
-    return message.replace("the manifest", "the farm file")
 
 
 def _farm(data: Mapping[str, Any], file: str) -> Farm:

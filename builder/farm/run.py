@@ -259,11 +259,7 @@ def _builds(
 
 
 def _run(
-    library: Any,
-    tasks: Sequence[Task],
-    farm: Farm,
-    out: Path,
-    progress: Progress,
+    library: Any, tasks: Sequence[Task], farm: Farm, out: Path, progress: Progress
 ) -> None:
     """Run all tasks to their ends. Raises KeyboardInterrupt."""
     with contextlib.closing(

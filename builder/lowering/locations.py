@@ -69,7 +69,7 @@ def source_location(node: Node) -> str:
         inner = f" (in {_described(frames[0])})"
     if exported := _EXPORTED.search(source_range(node)):
         return _described(frame, exported[1]) + inner
-    if not _is_traced(node):
+    if not _TRACED.search(source_range(node)):
         neighbor = None
         if model_frame is None or model_frame[0] == _BUILTIN:
             neighbor = _near(node)
@@ -143,10 +143,6 @@ def _frames(node: Node) -> list[Frame]:
         if _TRACER.search(path):
             return calls[: max(count, 1)]
     return calls
-
-
-def _is_traced(node: Node) -> bool:
-    return bool(_TRACED.search(source_range(node)))
 
 
 def _marked(text: str) -> str:

@@ -182,18 +182,16 @@ class _Marker:
         inlined = ir.nodes_between(before, node)
         if marked:
             for top in inlined:
-                for child in (top, *_inside(top)):
-                    ir.mark(child)
+                ir.mark(top)
+                for block in top.blocks():
+                    for child in ir.walk(block):
+                        ir.mark(child)
         ir.replace(node, results)
         return inlined
 
 
 def _class_name(owner: Any) -> str:
     return str(owner._type().qualified_name()).rsplit(".", 1)[-1]
-
-
-def _inside(node: Node) -> list[Any]:
-    return [inner for block in node.blocks() for inner in ir.walk(block)]
 
 
 def _fence(graph: Graph, node: Node) -> None:

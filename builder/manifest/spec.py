@@ -251,10 +251,14 @@ class ModelSpec:
     @property
     def stateless_inputs(self) -> tuple[TensorSpec, ...]:
         """The inputs that a client sends with each request of a sequence."""
-        state_inputs = {state.input for state in self.state}
-        return tuple(
-            tensor for tensor in self.inputs if tensor.name not in state_inputs
-        )
+        names = {state.input for state in self.state}
+        return tuple(tensor for tensor in self.inputs if tensor.name not in names)
+
+    @property
+    def state_inputs(self) -> tuple[TensorSpec, ...]:
+        """The inputs that hold state."""
+        names = {state.input for state in self.state}
+        return tuple(tensor for tensor in self.inputs if tensor.name in names)
 
     @property
     def narrowed(self) -> frozenset[str]:

@@ -200,13 +200,10 @@ def _extra(name: str, outputs: Arrays, expected: Arrays) -> str:
 def _twin(array: Array, candidates: Arrays, others: Arrays) -> str | None:
     """The first of `candidates` that `others` lacks and that has the array's shape and dtype."""
     for name, candidate in candidates.items():
-        if name not in others and _same_kind(candidate, array):
+        is_like = candidate.dtype == array.dtype and candidate.shape == array.shape
+        if is_like and name not in others:
             return name
     return None
-
-
-def _same_kind(left: Array, right: Array) -> bool:
-    return left.dtype == right.dtype and left.shape == right.shape
 
 
 def _values(

@@ -141,7 +141,11 @@ class _Instrument:
     def _condition(self, node: Any) -> None:
         """Observe both branches, except those that only raise an exception."""
         branches = zip((_TRUE, _FALSE), node.blocks(), strict=True)
-        outcomes = [which for which, block in branches if not _raises(block)]
+        outcomes = [
+            which
+            for which, block in branches
+            if not any(node.kind() == "prim::RaiseException" for node in block.nodes())
+        ]
         self._observe(node, outcomes, "condition", node.inputsAt(0))
 
     def _loop(self, node: Any) -> None:
@@ -152,7 +156,7 @@ class _Instrument:
 
     def _comparison(self, node: Any) -> None:
         numbers = _numbers(node.inputs())
-        if not _is_tensor(node.output()):
+        if not node.output().type().isSubtypeOf(C.TensorType.get()):
             self.coverage.sizes.update(
                 int(number) for number in numbers if float(number).is_integer()
             )
@@ -173,7 +177,7 @@ class _Instrument:
         outcomes = set(_BOUNDED[kind])
         if kind == "aten::clamp":
             for outcome, limit in zip((_LOWER, _UPPER), arguments[1:3], strict=False):
-                if _none(limit):
+                if limit.type().kind() == "NoneType":
                     outcomes.discard(outcome)
         numbers = _numbers(arguments[1:])
         self.coverage.constants.update(
@@ -322,18 +326,6 @@ def _attribute(node: Any, module: Any) -> Any:
     if owner.kind() != "prim::Param":
         owner_module = _attribute(owner, module)
     return getattr(owner_module, node.s("name"))
-
-
-def _raises(block: Any) -> bool:
-    return any(node.kind() == "prim::RaiseException" for node in block.nodes())
-
-
-def _is_tensor(value: Any) -> bool:
-    return bool(value.type().isSubtypeOf(C.TensorType.get()))
-
-
-def _none(value: Any) -> bool:
-    return bool(value.type().kind() == "NoneType")
 
 
 def _numbers(values: Iterable[Any]) -> list[float | int]:

@@ -356,7 +356,7 @@ def first_true(
     while (
         tested := _indices_between(low, high, most)
         if is_known
-        else _with_last(high, most)
+        else [*_indices_between(0, high, most - 1), high]
     ):
         answers = dict(zip(tested, are_true(tested), strict=True))
         first = next((at for at in tested if answers[at]), high if is_known else None)
@@ -374,10 +374,6 @@ def _indices_between(low: int, high: int, most: int) -> list[int]:
     if size <= most:
         return list(range(low, high))
     return [low + size * (number + 1) // (most + 1) for number in range(most)]
-
-
-def _with_last(last: int, most: int) -> list[int]:
-    return [*_indices_between(0, last, most - 1), last]
 
 
 def _fewer_sources(

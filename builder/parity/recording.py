@@ -155,11 +155,7 @@ def record_goldens(
     recorder = _Recorder(module, spec, names, tuple(paths), optional)
     goldens = tuple(recorder.all())
     search = recorder.search
-    reduced = (
-        *recorder.reduced,
-        *_left_out(recorder.left_out),
-        *search.warnings,
-    )
+    reduced = (*recorder.reduced, *_left_out(recorder.left_out), *search.warnings)
     return Recording(goldens, search.unreached, reduced, search.unseen)
 
 
@@ -699,20 +695,17 @@ def _nearly_equal(left: torch.Tensor | None, right: torch.Tensor | None) -> bool
     return close or torch.equal(left, right)
 
 
-class _evaluating:
+@contextlib.contextmanager
+def _evaluating(module: Module) -> Iterator[None]:
     """The module in evaluation mode inside the block."""
-
-    def __init__(self, module: Module) -> None:
-        self.module = module
-        self.trained = bool(getattr(module, "training", False))
-
-    def __enter__(self) -> None:
-        if self.trained:
-            self.module.eval()
-
-    def __exit__(self, *_: object) -> None:
-        if self.trained:
-            self.module.train()
+    if not getattr(module, "training", False):
+        yield
+        return
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train()
 
 
 def _names(count: int) -> tuple[str, ...]:

@@ -145,13 +145,11 @@ def varying_axes(spec: ModelSpec) -> dict[str, str]:
     size.
     """
     batch = sequence_axis(spec)
-    state_inputs = {state.input for state in spec.state}
-    tensors = [tensor for tensor in spec.inputs if tensor.name in state_inputs]
     dynamic_axes = {
         str(tensor.name): [
             axis for axis in tensor.shape if isinstance(axis, str) and axis != batch
         ]
-        for tensor in tensors
+        for tensor in spec.state_inputs
     }
     return {name: axes[0] for name, axes in dynamic_axes.items() if axes}
 
@@ -201,9 +199,7 @@ def sequence_axis(spec: ModelSpec) -> str | None:
     has.
     """
     batch = shared_first_axis(spec.stateless_inputs)
-    state_inputs = {state.input for state in spec.state}
-    states = [tensor for tensor in spec.inputs if tensor.name in state_inputs]
-    if all(batch in tensor.shape for tensor in states):
+    if all(batch in tensor.shape for tensor in spec.state_inputs):
         return batch
     return None
 

@@ -16,8 +16,8 @@ from tritonclient.utils import InferenceServerException
 
 from builder.errors import UsageError
 from builder.parity import config_check, served, streams
-from builder.parity.clients import Client, Response, connected, describe
-from builder.parity.comparison import Comparison, compare
+from builder.parity.clients import Client, connected, describe
+from builder.parity.comparison import compare
 from builder.parity.results import (
     FAILURES,
     GoldenResult,
@@ -257,7 +257,9 @@ def _send_golden(
             times = [milliseconds(ask) for _ in range(repeat)]
     except FAILURES as error:
         return GoldenResult(golden.name, transport(protocol, memory), None, str(error))
-    comparison = _compare(model, response, golden)
+    comparison = compare(
+        response.outputs, golden, model.tolerance, precision=model.precision
+    )
     return GoldenResult(
         golden.name,
         transport(protocol, memory),
@@ -266,10 +268,6 @@ def _send_golden(
         *percentiles(times),
         tuple(times),
     )
-
-
-def _compare(model: PublishedModel, response: Response, golden: Golden) -> Comparison:
-    return compare(response.outputs, golden, model.tolerance, precision=model.precision)
 
 
 def _in_parallel(

@@ -267,13 +267,8 @@ def _culprits(failure: stages.NetworkFailure, in_torch: KeptInTorch) -> set[int]
     by_name -= in_torch.nodes
     if by_name:
         return by_name
-    control = {index for index, node in nodes.items() if _has_blocks(node)}
+    control = {index for index, node in nodes.items() if list(node.blocks())}
     return control - in_torch.nodes
-
-
-def _has_blocks(node: Node) -> bool:
-    """Whether the node is a branch or a loop."""
-    return bool(list(node.blocks()))
 
 
 def _nodes(part: Network, converted: Converted) -> Iterator[tuple[int, Node]]:

@@ -314,10 +314,7 @@ def _is_stable(
     except Exception:  # the module may refuse the inputs, or return other outputs
         return True
     return parity.compare(
-        parity.widened(named, golden),
-        golden,
-        spec.tolerance,
-        precision=spec.precision,
+        parity.widened(named, golden), golden, spec.tolerance, precision=spec.precision
     ).passed
 
 

@@ -237,7 +237,7 @@ def _recorded(entries: Mapping[str, Sequence[Facts]], identity: str | None) -> F
     """
     stamped = {
         kind: [
-            _stamped(entry, identity)
+            {**entry, "current": entry.get(records.PUBLISHED) == identity}
             for entry in _of_one_version(kind_entries, identity)
         ]
         for kind, kind_entries in entries.items()
@@ -262,10 +262,6 @@ def _of_one_version(entries: Sequence[Facts], identity: str | None) -> list[Fact
     return of_version or [
         entry for entry in entries if entry.get(records.PUBLISHED) == last
     ]
-
-
-def _stamped(entry: Facts, identity: str | None) -> Facts:
-    return {**entry, "current": entry.get(records.PUBLISHED) == identity}
 
 
 def _verified(record: Facts) -> Facts:

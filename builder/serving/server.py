@@ -315,7 +315,11 @@ def serve(
     start_server = functools.partial(
         start,
         repository,
-        port=_by_flag(http_port, grpc_port, metrics_port),
+        port={
+            "--http-port": http_port,
+            "--grpc-port": grpc_port,
+            "--metrics-port": metrics_port,
+        },
         address=address,
         log_path=log_path,
         installation=installation,
@@ -327,10 +331,6 @@ def serve(
         start_server, options, ready_timeout, installation, partly=not exit_on_error
     ) as server:
         yield server
-
-
-def _by_flag(http: int, grpc: int, metrics: int) -> dict[str, int]:
-    return {"--http-port": http, "--grpc-port": grpc, "--metrics-port": metrics}
 
 
 @contextlib.contextmanager

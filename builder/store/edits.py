@@ -118,7 +118,11 @@ def foreign(folder: Path) -> list[str]:
         if any(name.is_relative_to(listed) for listed in unknown):
             continue
         if path.is_dir() and not path.is_symlink():
-            if str(name) not in parents and _is_version(folder, path):
+            if (
+                str(name) not in parents
+                and path.parent == folder
+                and path.name.isdigit()
+            ):
                 unknown.append(name)
         elif name.as_posix() not in written:
             unknown.append(name)
@@ -134,10 +138,6 @@ def additions(folder: Path) -> list[str]:
     return [
         f"{model.name}/{name}" for model in _folders(folder) for name in foreign(model)
     ]
-
-
-def _is_version(folder: Path, path: Path) -> bool:
-    return path.parent == folder and path.name.isdigit()
 
 
 def notes(folder: Path, hashes: Hashes) -> list[str]:

@@ -201,14 +201,7 @@ def sidecar(folder: Path) -> dict[str, Any] | None:
     write it.
     """
     record = read(folder / SIDECAR)
-    return record if record and _is_well_formed(record) else None
-
-
-def _is_well_formed(record: dict[str, Any]) -> bool:
-    """Whether the data has the structure that trt-build writes. It may only name files in the
-    model's folder, and steps beside it.
-    """
-    return _shaped(record) and _stays_inside(record)
+    return record if record and _shaped(record) and _stays_inside(record) else None
 
 
 def recorded_steps(record: Mapping[str, Any]) -> list[str]:

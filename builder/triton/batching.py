@@ -74,7 +74,7 @@ def _obstacle(artifact: ModelArtifact) -> tuple[str | None, int]:
             f"the first axis of output {', '.join(map(repr, fixed_first_axis))} is not dynamic",
             0,
         )
-    size = _covered(artifact, axis)
+    size = min(_reaches(artifact, axis), default=0)
     if size < 1:
         return _without_size_one(axis), 0
     return _contradiction(artifact), size
@@ -134,13 +134,6 @@ def _narrowed(artifact: ModelArtifact) -> str | None:
 
 def _axis(artifact: ModelArtifact) -> str | None:
     return shared_first_axis(artifact.spec.inputs)
-
-
-def _covered(artifact: ModelArtifact, axis: str) -> int:
-    """The maximum batch for which each combination of the other axes has a profile, from 1 without
-    a gap.
-    """
-    return min(_reaches(artifact, axis), default=0)
 
 
 def _reaches(artifact: ModelArtifact, axis: str) -> list[int]:

@@ -350,7 +350,9 @@ def _serving(artifact: ModelArtifact, max_batch: int) -> dict[str, Any]:
         "inputs": [
             {
                 **_io(io, dtypes[io.name], dtypes[io.name]),
-                "axes": _axes(spec.shape),
+                "axes": [
+                    axis if isinstance(axis, str) else None for axis in spec.shape
+                ],
                 **_default(artifact, io),
             }
             for io, spec in zip(artifact.inputs, artifact.spec.inputs, strict=True)
@@ -384,11 +386,6 @@ def _flag(artifact: ModelArtifact, io: IO) -> dict[str, str]:
     if io.name in artifact.flags:
         return {"flag": artifact.flags[io.name]}
     return {}
-
-
-def _axes(shape: Sequence[int | str]) -> list[str | None]:
-    """The axis names. Axes with one name have one size in a request."""
-    return [axis if isinstance(axis, str) else None for axis in shape]
 
 
 def _io(io: IO, dtype: str, served: str) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def test_added_file_makes_the_model_edited(
     completed = run("repo", models, "--out", published)
     assert (
         "small  edited" in completed.stdout
-        and "small/1/notes.txt is not of" in completed.stderr
+        and "small/1/notes.txt was not written by" in completed.stderr
     )
 
 

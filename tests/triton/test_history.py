@@ -114,7 +114,7 @@ def test_only_named_versions_are_served(repository: Path) -> None:
     with Hashes() as hashes:
         assert edits.foreign(folder) == ["9/"]
         assert any(
-            "net/9/" in note or "9/ is not of" in note
+            "net/9/" in note or "9/ was not written by" in note
             for note in edits.notes(folder, hashes)
         )
     plain = publish(scorer(name="plain", serve_as="python"), repository)

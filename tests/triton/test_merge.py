@@ -388,7 +388,7 @@ def test_damaged_plan_is_refused(
 
 
 def test_folder_without_models_is_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no models"):
+    with pytest.raises(UsageError, match="contains no model"):
         merge([tmp_path], tmp_path / "out")
 
 

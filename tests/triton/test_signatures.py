@@ -217,7 +217,7 @@ def test_a_worker_signs_only_in_its_own_staging_folder(
         assert signatures.secrets() == (keys / "own.key",)
     sign(repository.name, "scorer")
     for parent, name in (("elsewhere", "scorer"), (repository.name, "../scorer")):
-        with pytest.raises(UsageError, match="not a model of this task"):
+        with pytest.raises(UsageError, match="not a model that this task publishes"):
             sign(parent, name)
 
 

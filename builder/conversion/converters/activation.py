@@ -38,10 +38,7 @@ from builder.engine import ITensor
     ("hardsigmoid(Tensor self) -> Tensor", "HARD_SIGMOID", 1 / 6, 0.5),
 )
 def _register(
-    schema: str,
-    activation: str,
-    alpha: float | None = None,
-    beta: float | None = None,
+    schema: str, activation: str, alpha: float | None = None, beta: float | None = None
 ) -> None:
     note = NAN_UNDEFINED if activation == "HARD_SIGMOID" else ""
 

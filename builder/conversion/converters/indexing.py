@@ -271,10 +271,6 @@ def _plus(ctx: ConversionContext, a: Any, b: Any) -> Any:
     if isinstance(a, Static) and isinstance(b, Static):
         return a + b
     result = ctx.elementwise("SUM", *ctx.operands(a, b, dtype=torch.int64))
-    if _dynamic(result):
+    if any(length < 0 for length in result.shape):
         return ctx.set_sizes(result, broadcast_sizes(ctx, [a, b]))
     return result
-
-
-def _dynamic(tensor: ITensor) -> bool:
-    return any(length < 0 for length in tensor.shape)

@@ -365,8 +365,7 @@ def rms_norm(
 
 
 @converter(
-    "aten::_weight_norm(Tensor v, Tensor g, int dim=0) -> Tensor",
-    constants=("v", "g"),
+    "aten::_weight_norm(Tensor v, Tensor g, int dim=0) -> Tensor", constants=("v", "g")
 )
 def weight_norm(ctx: ConversionContext, v: Tensor, g: Tensor, dim: int) -> ITensor:
     """v g / |v|, the norm over every axis but `dim` (over all where dim is -1)"""

@@ -163,7 +163,7 @@ def _tapped(
     )
     best: Any = None
     position: Any = None
-    for tap in _taps(pool.window):
+    for tap in itertools.product(*map(range, pool.window)):
         value = _tap(ctx, padded, pool, lengths, tap)
         where: Any = _tap(ctx, positions, pool, lengths, tap) if indices else None
         if best is None:
@@ -216,11 +216,6 @@ def _padded(
     return ctx.slice(
         x, starts, sizes, mode="FILL", fill=ctx.tensor(value, ctx.dtype(x))
     )
-
-
-def _taps(window: Sequence[int]) -> list[tuple[int, ...]]:
-    """All positions in a window."""
-    return list(itertools.product(*map(range, window)))
 
 
 def _tap(

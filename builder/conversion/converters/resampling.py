@@ -88,10 +88,7 @@ def _register_by_size_or_scale(name: str, method: Method, axes: int) -> None:
         dynamic=("output_size",),
     )
     def to_size_or_scale(
-        ctx: ConversionContext,
-        x: ITensor,
-        output: list[Size] | None,
-        *options: Any,
+        ctx: ConversionContext, x: ITensor, output: list[Size] | None, *options: Any
     ) -> ITensor:
         chosen = method.aligned(options[0]) if align else method
         scales = [None] * axes if options[-1] is None else filled(options[-1], axes)

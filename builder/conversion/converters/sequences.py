@@ -92,11 +92,7 @@ def _layer(
 
 
 def two_directions(
-    ctx: ConversionContext,
-    options: Options,
-    x: ITensor,
-    start: State,
-    weights: Weights,
+    ctx: ConversionContext, options: Options, x: ITensor, start: State, weights: Weights
 ) -> tuple[Any, State]:
     """Both directions of a layer: [time, batch, 2 * width] and the final states [2, batch,
     width].

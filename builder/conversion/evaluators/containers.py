@@ -79,11 +79,7 @@ def _register(
     keys: list[str], work: Callable[..., Any], *, static_key: bool = False
 ) -> None:
     @evaluator(*keys)
-    def container(
-        ctx: ConversionContext,
-        values: object,
-        *arguments: object,
-    ) -> Any:
+    def container(ctx: ConversionContext, values: object, *arguments: object) -> Any:
         if static_key and arguments:
             arguments = (static(arguments[0], "the position or key"), *arguments[1:])
         return work(values, *arguments)

@@ -33,11 +33,7 @@ reached in TensorRT.
 
 @evaluator("prim::Loop")
 def loop(
-    ctx: ConversionContext,
-    node: Node,
-    trip_count: Any,
-    condition: Any,
-    *carried: Any,
+    ctx: ConversionContext, node: Node, trip_count: Any, condition: Any, *carried: Any
 ) -> Any:
     """Unroll a loop with a static trip count and condition; else create an ILoop."""
     body = ir.first_block(node)

@@ -134,14 +134,10 @@ def _frames(trace: str) -> list[Frame]:
     ]
 
 
-def _is_own(frame: Frame) -> bool:
-    return not _IN_TORCH.search(frame[0])
-
-
 def _own_frame(frames: list[Frame]) -> Frame:
     """The innermost frame of the model's own code; the innermost of all if there is none."""
     for frame in frames:
-        if _is_own(frame):
+        if not _IN_TORCH.search(frame[0]):
             return frame
     return frames[0]
 

@@ -91,7 +91,7 @@ def _dequantized(walker: Walker, source: Any, grid: Grid, result: torch.dtype) -
         rounded = _rounded(walker, source.value, grid)
         if result == source.dtype:
             return rounded
-        return _cast(walker, rounded, result)
+        return walker.emit("aten::to", [rounded, result, False, False, None])
     stored = walker.constant_of(source)
     if not isinstance(stored, torch.Tensor):
         raise walker.error(
@@ -139,7 +139,3 @@ def _rounded(walker: Walker, value: Any, grid: Grid) -> Any:
         "aten::fake_quantize_per_channel_affine",
         [value, grid.scale, grid.zero_point, grid.axis, *limits],
     )
-
-
-def _cast(walker: Walker, value: Any, dtype: torch.dtype) -> Any:
-    return walker.emit("aten::to", [value, dtype, False, False, None])

@@ -44,7 +44,8 @@ _ROUNDS = 8
 
 def input_facts(graph: Graph, context: Context) -> Facts:
     """The facts of the graph's inputs that the specs state."""
-    facts = Facts(ranked=not _moves_axes(graph, context))
+    moves_axes = ir.nodes_of(graph, *context.present(*_IN_PLACE))
+    facts = Facts(ranked=not moves_axes)
     for value, spec in zip(graph.inputs(), context.specs, strict=False):
         facts.know(value, getattr(torch, spec.dtype), len(spec.shape))
     return facts
@@ -56,11 +57,6 @@ def input_shapes(graph: Graph, context: Context) -> dict[int, tuple[int | str, .
         value.unique(): spec.shape
         for value, spec in zip(graph.inputs(), context.specs, strict=False)
     }
-
-
-def _moves_axes(graph: Graph, context: Context) -> bool:
-    """Whether the axes of a tensor are changed in place."""
-    return bool(ir.nodes_of(graph, *context.present(*_IN_PLACE)))
 
 
 _IN_PLACE = tuple(

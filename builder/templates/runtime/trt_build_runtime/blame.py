@@ -87,7 +87,9 @@ def blamed(
     integers = [
         (position, declared["name"], tensor)
         for position, (declared, tensor) in enumerate(zip(inputs, tensors))
-        if tensor.numel() and _is_integer(tensor)
+        if tensor.numel()
+        and not tensor.is_floating_point()
+        and tensor.dtype != torch.bool
     ]
     if outside := _outside(integers, limits, stated):
         ranges = (
@@ -103,10 +105,6 @@ def blamed(
         for _, name, tensor in integers
     )
     return InvalidRequest(f"an index is out of range, in one of the inputs: {spans}")
-
-
-def _is_integer(tensor: torch.Tensor) -> bool:
-    return not tensor.is_floating_point() and tensor.dtype != torch.bool
 
 
 def _outside(
