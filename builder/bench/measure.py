@@ -262,7 +262,7 @@ class _Run:
             counts_agree=counted.success == completed,
             steps=steps,
             gpus=statistics.gpu(self.endpoint.metrics),
-            **_of_clients(samples, measured, completed),
+            **_client_figures(samples, measured, completed),
             **measured,
         )
 
@@ -396,7 +396,7 @@ class _Failed(Exception):
     """One model cannot be measured. The others continue."""
 
 
-def _of_clients(
+def _client_figures(
     samples: Sequence[Samples], measured: dict[str, Any], completed: int
 ) -> dict[str, Any]:
     """The fields of LevelResult about the client processes: `client_cpu` is the maximum share of a

@@ -81,7 +81,7 @@ def counts(client: Any, model: str) -> Counts:
         versions = _as_dict(statistics)["model_stats"]
     return functools.reduce(
         lambda total, version: total.combined(version, operator.add),
-        map(_of_version, versions),
+        map(_counts_of_version, versions),
         Counts(),
     )
 
@@ -95,7 +95,7 @@ def _as_dict(message: Any) -> dict[str, Any]:
     return plain
 
 
-def _of_version(statistics: Mapping[str, Any]) -> Counts:
+def _counts_of_version(statistics: Mapping[str, Any]) -> Counts:
     inference = statistics.get("inference_stats") or {}
     stats = {
         int(batch.get("batch_size", 0)): batch

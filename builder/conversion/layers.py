@@ -276,7 +276,9 @@ def reduce(
         return x
     shape = tuple(x.shape)
     if 0 in shape and -1 not in shape:
-        return ctx.constant(_of_nothing(operation, shape, ctx.dtype(x), axes, keepdim))
+        return ctx.constant(
+            _reduction_of_empty(operation, shape, ctx.dtype(x), axes, keepdim)
+        )
     mask = sum(1 << axis for axis in axes)
     output = ctx.net.add_reduce(
         x, getattr(trt.ReduceOperation, operation), mask, keepdim
@@ -298,7 +300,7 @@ def reduced_sizes(
     return sizes
 
 
-def _of_nothing(
+def _reduction_of_empty(
     operation: str,
     shape: Sequence[int],
     dtype: torch.dtype,

@@ -147,7 +147,7 @@ def culprit_of(
         counterpart = old.counterpart(consumer)
         if counterpart is None:
             continue
-        if _agree(old_tensors, new_tensors, consumer.outputs):
+        if _are_equal(old_tensors, new_tensors, consumer.outputs):
             agreed += 1
             continue
         name = _replaced(counterpart, consumer, old_tensors, new_tensors)
@@ -253,7 +253,7 @@ def _replaced(
     return None
 
 
-def _agree(old: Tensors, new: Tensors, names: Sequence[str]) -> bool:
+def _are_equal(old: Tensors, new: Tensors, names: Sequence[str]) -> bool:
     """Whether these values agree; a node without a known value is ignored. The return has no value:
     its inputs are compared.
     """

@@ -34,7 +34,7 @@ def inline_and_mark(graph: Graph, module: Any, requested: frozenset[str]) -> Non
     """
     recorded = graph.copy()
     ir.C._jit_pass_inline(recorded)
-    if _by_record(recorded, module, requested) is None:
+    if _nodes_by_record(recorded, module, requested) is None:
         marked = graph.copy()
         _one_by_one(marked, module, requested)
         if _kinds(marked) != _kinds(recorded):
@@ -46,7 +46,7 @@ def inline_and_mark(graph: Graph, module: Any, requested: frozenset[str]) -> Non
                 ir.mark(node)
         return
     ir.C._jit_pass_inline(graph)
-    for node in _by_record(graph, module, requested) or ():
+    for node in _nodes_by_record(graph, module, requested) or ():
         ir.mark(node)
 
 
@@ -66,7 +66,7 @@ def mark_by_record(graph: Graph, module: Any, requested: frozenset[str]) -> None
             ir.mark(node)
 
 
-def _by_record(
+def _nodes_by_record(
     graph: Graph, module: Any, requested: frozenset[str]
 ) -> list[Any] | None:
     """The nodes that torch's record assigns to a requested module; None if it is ambiguous."""

@@ -285,7 +285,7 @@ def run_passes(
     graph's text around each pass; `paranoid` executes the graph after each; `start` is a snapshot
     of the graph as it is.
     """
-    chosen = _until(every_pass() if passes is None else passes, stop_after)
+    chosen = _up_to(every_pass() if passes is None else passes, stop_after)
     with _collector_paused():
         before = start or Snapshot(graph)
         return tuple(_records(graph, context, chosen, keep_text, paranoid, before))
@@ -354,7 +354,7 @@ def _run(step: Pass, graph: Graph, context: Context) -> None:
         ) from error
 
 
-def _until(passes: Sequence[Pass], stop_after: str | None) -> Sequence[Pass]:
+def _up_to(passes: Sequence[Pass], stop_after: str | None) -> Sequence[Pass]:
     if stop_after is None:
         return passes
     names = [step.name for step in passes]

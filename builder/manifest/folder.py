@@ -62,7 +62,7 @@ def find_models(path: Path) -> list[ModelFiles]:
             f"{path} does not exist",
             fix=did_you_mean(path.name, siblings, otherwise_list=False),
         )
-    models = list(_in_folder(path)) if path.is_dir() else [_of_file(path)]
+    models = list(_in_folder(path)) if path.is_dir() else [_files_of_path(path)]
     if not models:
         suffixes = ", ".join(f"*{suffix}" for suffix in MODEL_SUFFIXES)
         raise UsageError(
@@ -234,7 +234,7 @@ def _refuse_text(path: Path) -> None:
             )
 
 
-def _of_file(path: Path) -> ModelFiles:
+def _files_of_path(path: Path) -> ModelFiles:
     _refuse_text(path)
     suffixes = MODEL_SUFFIXES if path.suffix in MANIFEST_SUFFIXES else MANIFEST_SUFFIXES
     candidates = (path.with_suffix(suffix) for suffix in suffixes)

@@ -173,7 +173,11 @@ def variations(
     They have other signs, scales up to `largest` and offsets, and values around each of
     `constants`. All tensors change at once, or one at a time if there are several.
     """
-    for change in (*_mild(), *_around(constants, largest), *_extreme(largest)):
+    for change in (
+        *_mild(),
+        *_around_constants(constants, largest),
+        *_extreme(largest),
+    ):
         yield [change(tensor) for tensor in tensors]
         if len(tensors) > 1:
             for index, tensor in enumerate(tensors):
@@ -192,7 +196,7 @@ def _mild() -> Iterator[Change]:
     yield lambda t: torch.ones_like(t)
 
 
-def _around(constants: Iterable[float], largest: float) -> Iterator[Change]:
+def _around_constants(constants: Iterable[float], largest: float) -> Iterator[Change]:
     """Values above, below and equal to each constant; floats only up to `largest`."""
     for constant in sorted(set(constants), key=abs):
         yield partial(_shifted, by=constant + 1, largest=largest)

@@ -108,7 +108,7 @@ class Recording:
             unreached[SHOWN_BRANCHES:] = [
                 f"no golden reaches branches of {more} more conditions"
             ]
-        absent = (_never(name, is_tensor) for name, is_tensor in self.unseen)
+        absent = (_unseen_warning(name, is_tensor) for name, is_tensor in self.unseen)
         return (*self.reduced, *absent, *unreached)
 
     def warnings_of(self, locations: Collection[str]) -> tuple[str, ...]:
@@ -124,7 +124,7 @@ class Recording:
         return replace(self, unreached=tuple(served)).warnings
 
 
-def _never(name: str, is_tensor: bool) -> str:
+def _unseen_warning(name: str, is_tensor: bool) -> str:
     """The warning about an output that is a tensor in no golden (`is_tensor` True), or in
     all of them.
     """

@@ -81,7 +81,7 @@ def send_all(
         for protocol, client in clients.items():
             yield _restarted(model, client, recorded, f"{protocol} restarted")
             yield from _interleaved(model, client, recorded, f"{protocol} interleaved")
-        yield from _at_once(model, clients, recorded)
+        yield from _concurrent(model, clients, recorded)
 
 
 @dataclass
@@ -194,7 +194,7 @@ def _interleaved(
     return (player.result() for player in players)
 
 
-def _at_once(
+def _concurrent(
     model: PublishedModel, clients: Mapping[str, Client], recorded: Sequence[Stream]
 ) -> Iterator[GoldenResult]:
     """Send many sequences in parallel over gRPC, each from a separate thread, so that Triton

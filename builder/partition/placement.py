@@ -50,7 +50,7 @@ def final_kinds(
         if least > 1:
             current = _without_small_segments(graph_view, current, shapes)
         current = _with_known_inputs(
-            graph_view, _beside_readers(graph_view, current, shapes), shapes
+            graph_view, _moved_beside_readers(graph_view, current, shapes), shapes
         )
         current = colocated(graph_view, kept_whole(graph_view, current))
     return current
@@ -90,7 +90,7 @@ def _without_small_segments(
     return kinds
 
 
-def _beside_readers(
+def _moved_beside_readers(
     graph_view: View, kinds: Sequence[str], shapes: Shapes
 ) -> list[str]:
     """Move a TensorRT node to torch if a torch node reads its output with a data-dependent shape,

@@ -40,7 +40,7 @@ def batches(
         elif goldens is None:
             continue
         else:
-            read = _of_goldens(goldens)
+            read = _data_of_goldens(goldens)
         if not read:
             raise UsageError(f"{item} has no arrays for calibration", where=where)
         for arrays in read:
@@ -95,7 +95,7 @@ def _sets(spec: ModelSpec, path: Path, where: str) -> Iterator[Arrays]:
     yield {str(spec.inputs[0].name): array}
 
 
-def _of_goldens(goldens: Sequence[Golden]) -> list[Arrays]:
+def _data_of_goldens(goldens: Sequence[Golden]) -> list[Arrays]:
     """The inputs of goldens, without empty ones and those that were generated to reach a branch or
     bound: their unusual values would widen the ranges.
     """

@@ -89,7 +89,7 @@ def convert_or_partition(
     lowered = lowered.named(names)
     fallback = spec.fallback
     if fallback.require_full and lowered.flags:
-        raise _of_optional(lowered)
+        raise _optional_output_error(lowered)
     if lowered.as_written:
         return _as_written(lowered, spec)
     nodes_in_torch = kept_nodes(lowered)
@@ -148,7 +148,7 @@ def _list_reads(lowered: LoweredGraph) -> frozenset[int]:
     )
 
 
-def _of_optional(lowered: LoweredGraph) -> ConversionError:
+def _optional_output_error(lowered: LoweredGraph) -> ConversionError:
     """The error of `fallback.require_full` for a model with an output that may be None."""
     name, where = next(iter(lowered.decided_at.items()))
     return ConversionError(
@@ -188,11 +188,11 @@ def kept_nodes(lowered: LoweredGraph) -> set[int]:
     return {
         index
         for index, node in nodes
-        if any(ir.in_fallback(inner) for inner in _with_inner(node))
+        if any(ir.in_fallback(inner) for inner in _with_nested_nodes(node))
     }
 
 
-def _with_inner(node: Any) -> Iterator[Any]:
+def _with_nested_nodes(node: Any) -> Iterator[Any]:
     from builder.lowering import ir
 
     yield node
@@ -317,7 +317,7 @@ class _Partitioner:
         defects = dict.fromkeys([*self.defects, *parts.warnings])
         warnings = [
             *_torch_warnings(parts, reported),
-            *_of_branches(inner),
+            *_branch_warnings(inner),
             *(text for text in defects if not text.startswith(reasons)),
             *_followers(parts, len(refused) - len(reported)),
             *converted,
@@ -361,7 +361,7 @@ def _partition_branch(lowered: LoweredGraph, spec: ModelSpec) -> PartitionedConv
     return partitioned
 
 
-def _of_branches(
+def _branch_warnings(
     inner: Mapping[int, Sequence[LoweredGraph | branches.SplitBranch]],
 ) -> Iterator[str]:
     for number, inner_parts in inner.items():
@@ -390,7 +390,9 @@ def _node_indices(segment: Segment, names: set[str]) -> set[int]:
 def computed_names(node: Any) -> set[str]:
     """The names of the values that the node and the nodes in its blocks compute."""
     return {
-        value.debugName() for inner in _with_inner(node) for value in inner.outputs()
+        value.debugName()
+        for inner in _with_nested_nodes(node)
+        for value in inner.outputs()
     }
 
 

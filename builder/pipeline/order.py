@@ -144,7 +144,7 @@ def _flags(order: Order) -> list[str]:
     if order.spec.state:
         state = ["--state", order.spec.sequences.mode]
     other_flags = [
-        *_unless_auto(order),
+        *_torch_steps_flag(order),
         *state,
         *plugins,
         *_written_options(order.options),
@@ -160,7 +160,7 @@ def _flags(order: Order) -> list[str]:
     ]
 
 
-def _unless_auto(order: Order) -> list[str]:
+def _torch_steps_flag(order: Order) -> list[str]:
     if order.torch_steps == "auto":
         return []
     return ["--torch-steps", order.torch_steps]

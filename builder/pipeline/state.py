@@ -48,10 +48,10 @@ def check(spec: ModelSpec, names: Sequence[str]) -> None:
             - {state.input for state in states},
         )
         _left_for_clients(spec, "read", set(names) - {state.output for state in states})
-        _of_one_size(spec)
+        _require_fixed_size(spec)
 
 
-def _of_one_size(spec: ModelSpec) -> None:
+def _require_fixed_size(spec: ModelSpec) -> None:
     from builder.parity import varying_axes
 
     varying = varying_axes(spec)

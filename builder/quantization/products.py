@@ -31,7 +31,7 @@ def _outputs_first(node: Node, weight: torch.Tensor) -> int | None:
     return 0 if weight.dim() > 1 else None
 
 
-def _of_convolution(node: Node, weight: torch.Tensor) -> int | None:
+def _channel_axis(node: Node, weight: torch.Tensor) -> int | None:
     """The channel axis of a convolution's weight.
 
     A transposed weight is (in, out / groups, ...): its channels are an axis only if there is one
@@ -53,7 +53,7 @@ def is_transposed(node: Node) -> bool:
 
 
 PRODUCTS: dict[str, tuple[int, int, Channels]] = {
-    "aten::_convolution": (0, 1, _of_convolution),
+    "aten::_convolution": (0, 1, _channel_axis),
     **dict.fromkeys(
         ("aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::linear"),
         (0, 1, _outputs_first),

@@ -74,7 +74,7 @@ def image_for(repository: Path) -> str | None:
     """
     with published.shaped(repository):
         facts = plan_facts(repository)
-        if not _on_gpu(facts):
+        if not _runs_on_gpu(facts):
             return None
         version = _one_version(facts)
     match = releases.for_tensorrt(version) if version else None
@@ -87,7 +87,7 @@ def image_for(repository: Path) -> str | None:
     return match.release.image
 
 
-def _on_gpu(plan_facts: Iterable[Mapping[str, Any]]) -> bool:
+def _runs_on_gpu(plan_facts: Iterable[Mapping[str, Any]]) -> bool:
     return any(
         published.flavor_of(facts) == "tensorrt" for facts in plan_facts if facts
     )
@@ -95,7 +95,7 @@ def _on_gpu(plan_facts: Iterable[Mapping[str, Any]]) -> bool:
 
 def profile_lines(plan_facts: Iterable[Mapping[str, Any]]) -> list[str]:
     """The lines of the .env that select the service of docker-compose.yml."""
-    if _on_gpu(plan_facts):
+    if _runs_on_gpu(plan_facts):
         return [f"{_MARK}Triton's TensorRT backend runs the plans", f"{PROFILES}=gpu"]
     return [
         f"{_MARK}no plan is for Triton's TensorRT backend: torch runs the models on the"

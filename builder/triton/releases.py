@@ -60,7 +60,7 @@ def for_tensorrt(version: str) -> Match | None:
     numbers that both name to be equal, at least three.
     """
     numbers = _numbers(version)
-    scored = [(_agree(numbers, release), release) for release in releases()]
+    scored = [(_matching_numbers(numbers, release), release) for release in releases()]
     best = max((score for score, _ in scored), default=0)
     if best < 2:
         return None
@@ -101,7 +101,7 @@ def _numbers(version: str) -> Version:
     return ()
 
 
-def _agree(numbers: Version, release: Release) -> int:
+def _matching_numbers(numbers: Version, release: Release) -> int:
     return max((_common(numbers, known) for known in release.tensorrt), default=0)
 
 

@@ -44,16 +44,16 @@ _OF_THE_FOLDER = (KEPT, LAST, ROLLED_BACK, "retired", published.SEAL)
 """Keys of a current version that apply to the whole folder."""
 
 
-def arrange(new: Path, former: Path, policy: Versions) -> None:
+def arrange(new: Path, previous: Path, policy: Versions) -> None:
     """Number the staged model in `new`, and add the kept versions of the published model in
-    `former`.
+    `previous`.
 
     It keeps the number of the published version if only provenance changed. Raises UsageError if
     versions are kept and `policy` keeps none.
     """
-    before = published.versions(former)
+    before = published.versions(previous)
     if not policy.keep:
-        refuse_kept(former, "write versions: {keep: N} in the manifest, or ")
+        refuse_kept(previous, "write versions: {keep: N} in the manifest, or ")
         return
     (staged,) = published.versions(new)
     earlier = before
@@ -75,15 +75,15 @@ def arrange(new: Path, former: Path, policy: Versions) -> None:
     _complete(new, facts, earlier[: policy.keep - 1], policy.serve)
 
 
-def refuse_kept(former: Path, other_fix: str = "") -> None:
+def refuse_kept(previous: Path, other_fix: str = "") -> None:
     """Raise UsageError if a publication that keeps no versions would remove some."""
-    count = len(published.versions(former))
+    count = len(published.versions(previous))
     if count > 1:
         raise UsageError(
-            f"{former.name!r} has {count} versions, and the new model keeps none",
-            where=str(former),
-            fix=f"{other_fix}run `trt-build prune {shlex.quote(str(former.parent))} --only"
-            f" {former.name} --keep 1`",
+            f"{previous.name!r} has {count} versions, and the new model keeps none",
+            where=str(previous),
+            fix=f"{other_fix}run `trt-build prune {shlex.quote(str(previous.parent))} --only"
+            f" {previous.name} --keep 1`",
         )
 
 
@@ -245,7 +245,7 @@ def _add_version(version: Version, folder: Path) -> None:
     for name, path in version.files.items():
         _link(path, (folder if name.startswith(version_folder) else record) / name)
     record.mkdir(parents=True, exist_ok=True)
-    published.write(record, _of_version(version))
+    published.write(record, _record_of_version(version))
 
 
 def _make_current(
@@ -254,10 +254,10 @@ def _make_current(
     """Add a version to the empty `folder` as the current one, adding each file with `add`."""
     for name, path in version.files.items():
         add(path, folder / name)
-    published.write(folder, _of_version(version))
+    published.write(folder, _record_of_version(version))
 
 
-def _of_version(version: Version) -> dict[str, Any]:
+def _record_of_version(version: Version) -> dict[str, Any]:
     """The facts of one version from its trt-build.json."""
     record = {
         key: value
@@ -392,7 +392,7 @@ def served(folder: Path) -> list[int]:
 
     Raises UsageError for a config that Triton could not read.
     """
-    there = sorted(
+    numbers = sorted(
         (
             int(path.name)
             for path in folder.iterdir()
@@ -404,10 +404,10 @@ def served(folder: Path) -> list[int]:
         (folder / CONFIG).read_text(encoding="utf-8"), str(folder)
     ).version_policy
     if policy.HasField("specific"):
-        return [number for number in there if number in policy.specific.versions]
+        return [number for number in numbers if number in policy.specific.versions]
     if policy.HasField("all"):
-        return there
-    return there[: policy.latest.num_versions or 1]
+        return numbers
+    return numbers[: policy.latest.num_versions or 1]
 
 
 def foreign(folder: Path) -> list[int]:

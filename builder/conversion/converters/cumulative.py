@@ -15,7 +15,7 @@ import torch
 from builder.conversion import dtypes
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters.joining import joined
-from builder.conversion.converters.ordering import at_most
+from builder.conversion.converters.ordering import maximum_length
 from builder.conversion.converters.reduction import accumulated
 from builder.conversion.converters.select import sliced
 from builder.conversion.decomposing import walked
@@ -75,7 +75,7 @@ def scanned(
     """A Hillis-Steele scan: combine the tensor with itself shifted by 1, 2, 4, ... positions, log2
     of the length times.
     """
-    length = at_most(ctx, ctx.size(x, axis))
+    length = maximum_length(ctx, ctx.size(x, axis))
     if length is None:
         raise Unconvertible(f"the length of axis {axis} is not bounded by the profiles")
     result = x
@@ -92,7 +92,7 @@ def moved(
 ) -> ITensor:
     """x shifted toward the end of an axis, with `fill` at the start."""
     if ctx.loops and not ctx.capabilities.takes("SLICE.FILL.IN_LOOP", x.dtype.name):
-        return _picked(ctx, x, axis, count, fill)
+        return _shifted_by_index(ctx, x, axis, count, fill)
     sizes = ctx.sizes(x)
     starts = [0] * len(sizes)
     starts[axis] = -count
@@ -100,7 +100,7 @@ def moved(
     return ctx.slice(x, starts, sizes, mode="FILL", fill=outside)
 
 
-def _picked(
+def _shifted_by_index(
     ctx: ConversionContext, x: ITensor, axis: int, count: int, fill: float
 ) -> ITensor:
     """The same in a loop body without FILL support, by indices that are known outside the loop.
@@ -109,7 +109,7 @@ def _picked(
     ("remainder_last_tensor_map", Myelin's loop_unroll.cpp).
     """
     size = ctx.size(x, axis)
-    positions = torch.arange(at_most(ctx, size) or 0) - count
+    positions = torch.arange(maximum_length(ctx, size) or 0) - count
     shape = [1] * ctx.rank(x)
     shape[axis] = -1
     is_inside: Any = (positions >= 0).reshape(shape)

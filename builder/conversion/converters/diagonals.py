@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from builder.conversion.context import ConversionContext, Unconvertible
-from builder.conversion.converters.joining import at_least, joined
+from builder.conversion.converters.joining import at_least_rank, joined
 from builder.conversion.converters.padding import padded
 from builder.conversion.converters.select import sliced, static_length
 from builder.conversion.converters.shape import permuted
@@ -179,7 +179,7 @@ def combinations(
 @converter("aten::block_diag(Tensor[] tensors) -> Tensor")
 def block_diag(ctx: ConversionContext, tensors: list[ITensor]) -> ITensor:
     """A block-diagonal matrix of the inputs; vectors are rows"""
-    matrices = [at_least(ctx, tensor, 2) for tensor in tensors]
+    matrices = [at_least_rank(ctx, tensor, 2) for tensor in tensors]
     width = sum(ctx.size(matrix, 1) for matrix in matrices)
     rows = []
     before = 0

@@ -138,7 +138,7 @@ def _contract(
     multiplied and summed.
     """
     if not ctx.dtype(operands[0][0]).is_floating_point:
-        return _by_products(ctx, _promoted(ctx, operands, result), result)
+        return _contract_integers(ctx, _promoted(ctx, operands, result), result)
     (x, term), *others = operands
     for i, (y, other_term) in enumerate(others):
         is_last = i == len(others) - 1
@@ -249,7 +249,7 @@ def _promoted(
     return [(ctx.cast(x, torch.int64), term)]
 
 
-def _by_products(
+def _contract_integers(
     ctx: ConversionContext, operands: Sequence[Operand], result: str
 ) -> ITensor:
     summed = dict.fromkeys(

@@ -64,7 +64,7 @@ def new_axis(ctx: ConversionContext, x: Tensor, axis: int) -> Any:
     return ctx.unsqueeze(x, [axis])
 
 
-def at_least(ctx: ConversionContext, x: Tensor, rank: int) -> Any:
+def at_least_rank(ctx: ConversionContext, x: Tensor, rank: int) -> Any:
     """torch.atleast_1d, _2d or _3d: leading axes of size 1; atleast_3d also appends one to tensors
     with one or two axes.
     """
@@ -84,12 +84,12 @@ def _register_atleast(rank: int) -> None:
     @converter(f"aten::atleast_{rank}d(Tensor self) -> Tensor")
     def one(ctx: ConversionContext, x: ITensor) -> Any:
         """Axes of size 1 up to this rank"""
-        return at_least(ctx, x, rank)
+        return at_least_rank(ctx, x, rank)
 
     @converter(f"aten::atleast_{rank}d.Sequence(Tensor[] tensors) -> Tensor[]")
     def several(ctx: ConversionContext, tensors: list[ITensor]) -> list[ITensor]:
         """Axes of size 1 up to this rank, of each tensor"""
-        return [at_least(ctx, tensor, rank) for tensor in tensors]
+        return [at_least_rank(ctx, tensor, rank) for tensor in tensors]
 
 
 @for_each(("hstack", 1, 1), ("vstack", 2, 0), ("row_stack", 2, 0), ("dstack", 3, 2))
@@ -97,7 +97,7 @@ def _register_stack(name: str, rank: int, axis: int) -> None:
     @converter(f"aten::{name}(Tensor[] tensors) -> Tensor", constants=("tensors",))
     def stacked(ctx: ConversionContext, tensors: list[Tensor]) -> ITensor:
         """The concatenated tensors, after atleast_1d, _2d or _3d"""
-        parts = [at_least(ctx, tensor, rank) for tensor in tensors]
+        parts = [at_least_rank(ctx, tensor, rank) for tensor in tensors]
         return joined(ctx, parts, 0 if ctx.rank(parts[0]) == 1 else axis)
 
 
@@ -107,6 +107,6 @@ def column_stack(ctx: ConversionContext, tensors: list[Tensor]) -> ITensor:
     columns = []
     for tensor in tensors:
         if ctx.rank(tensor) <= 1:
-            tensor = new_axis(ctx, at_least(ctx, tensor, 1), 1)
+            tensor = new_axis(ctx, at_least_rank(ctx, tensor, 1), 1)
         columns.append(tensor)
     return joined(ctx, columns, 1)

@@ -29,7 +29,7 @@ TIES = (
 )
 
 
-def at_most(ctx: ConversionContext, size: Size) -> int | None:
+def maximum_length(ctx: ConversionContext, size: Size) -> int | None:
     """The largest value of a size over the profiles; None if not known."""
     if isinstance(size, int):
         return size
@@ -41,7 +41,7 @@ def within_limit(count: Any) -> Predicate:
     """A predicate: `count(ctx, arguments)` elements, at most, are kept."""
 
     def check(ctx: ConversionContext, arguments: SimpleNamespace) -> str | None:
-        most = at_most(ctx, count(ctx, arguments))
+        most = maximum_length(ctx, count(ctx, arguments))
         if most is None:
             return "how many elements are kept is not bounded by the profiles"
         if most > LIMIT:
@@ -83,7 +83,7 @@ def topk_layers(
     if dtype == torch.bool:
         x = ctx.cast(x, torch.int32)
     supported = ctx.capabilities.takes("TOPK", x.dtype.name)
-    select = _layer if supported else _of_integers
+    select = _topk_layer if supported else _topk_of_integers
     values, positions = select(ctx, x, k, axis, largest=largest)
     sizes = ctx.sizes(x)
     sizes[axis] = k
@@ -96,24 +96,26 @@ RANKED_AT_MOST = 4096
 """All pairs of elements are compared: 16 million bools for a row of this length."""
 
 
-def _of_integers(
+def _topk_of_integers(
     ctx: ConversionContext, x: ITensor, k: Size, axis: int, *, largest: bool
 ) -> tuple[Any, ...]:
     """The same for int32 if the layer supports only floats, exactly: small integers as float32;
     otherwise one element by a comparison with the extreme value, several by their rank.
     """
     if ctx.dtype(x) in (torch.bool, torch.uint8, torch.int8):
-        values, positions = _layer(
+        values, positions = _topk_layer(
             ctx, ctx.cast(x, torch.float32), k, axis, largest=largest
         )
         return ctx.cast(values, torch.int32), positions
     if k == 1:
         values = reduce(ctx, "MAX" if largest else "MIN", x, [axis], keepdim=True)
         key = ctx.elementwise("EQUAL", x, values)
-        _, positions = _layer(ctx, ctx.cast(key, torch.float32), 1, axis, largest=True)
+        _, positions = _topk_layer(
+            ctx, ctx.cast(key, torch.float32), 1, axis, largest=True
+        )
         return values, positions
     ranks = ctx.cast(_ranks(ctx, x, axis, largest), torch.float32)
-    _, positions = _layer(ctx, ranks, k, axis, largest=False)
+    _, positions = _topk_layer(ctx, ranks, k, axis, largest=False)
     layer = ctx.net.add_gather_v2(x, positions, trt.GatherMode.ELEMENT)
     layer.axis = axis
     return layer.get_output(0), positions
@@ -123,7 +125,7 @@ def _ranks(ctx: ConversionContext, x: ITensor, axis: int, largest: bool) -> ITen
     """The rank of each element along an axis: the number of elements before it in sorted order."""
     length = ctx.size(x, axis)
     last = ctx.rank(x)
-    most = at_most(ctx, length)
+    most = maximum_length(ctx, length)
     if most is None or most > RANKED_AT_MOST:
         raise Unconvertible(
             f"this TensorRT sorts only floats; integers are supported up to {RANKED_AT_MOST} "
@@ -146,7 +148,7 @@ def _ranks(ctx: ConversionContext, x: ITensor, axis: int, largest: bool) -> ITen
     )
 
 
-def _layer(
+def _topk_layer(
     ctx: ConversionContext, x: ITensor, k: Size, axis: int, *, largest: bool
 ) -> tuple[Any, ...]:
     operation = trt.TopKOperation.MAX if largest else trt.TopKOperation.MIN

@@ -25,7 +25,7 @@ from builder.graph_types import Node
 # Averages
 
 
-def _of_padded(ctx: ConversionContext, x: ITensor, pool: Pool) -> ITensor:
+def _average_over_padded(ctx: ConversionContext, x: ITensor, pool: Pool) -> ITensor:
     """Averages over the part of each window in the padded input: averages over whole windows,
     divided by the averages of ones.
     """
@@ -94,7 +94,7 @@ def _average(
     if padded and not count_include_pad:
         return pooled(ctx, image, "AVERAGE", pool, "inside")
     if ceil_mode and not ctx.capabilities.takes("POOLING.PADDED_UP", image.dtype.name):
-        return _of_padded(ctx, image, pool)
+        return _average_over_padded(ctx, image, pool)
     return pooled(ctx, image, "AVERAGE", pool, "padded")
 
 

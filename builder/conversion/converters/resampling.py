@@ -238,7 +238,7 @@ def _singly(
         raise dynamic_value(
             f"the length of axis {axis}, which {method.aten} resamples,", unknown
         )
-    return _by_table(ctx, x, method, axis, size, factor)
+    return _resampled_by_table(ctx, x, method, axis, size, factor)
 
 
 def _static(
@@ -257,7 +257,7 @@ def _static(
     return matmul_along(ctx, matrix.t().contiguous().to(ctx.dtype(x)), x, axis)
 
 
-def _by_table(
+def _resampled_by_table(
     ctx: ConversionContext,
     x: ITensor,
     method: Method,

@@ -105,7 +105,11 @@ def _selected(
 
 
 def _choice(ctx: ConversionContext, condition: Operand, yes: Scalar, no: Scalar) -> Any:
-    if not nested.is_unknown(yes) and not nested.is_unknown(no) and _same(yes, no):
+    if (
+        not nested.is_unknown(yes)
+        and not nested.is_unknown(no)
+        and _is_same_value(yes, no)
+    ):
         return yes
     flag = ctx.reshape(nested.as_flag(ctx, condition), [1])
     dtype = torch.promote_types(ctx.dtype(yes), ctx.dtype(no))
@@ -163,7 +167,11 @@ def _merge(
     ctx: ConversionContext, conditional: Any, yes: Any, no: Any, described: str
 ) -> Any:
     """The output layer of two values of one dtype and rank; equal static values stay static."""
-    if not nested.is_unknown(yes) and not nested.is_unknown(no) and _same(yes, no):
+    if (
+        not nested.is_unknown(yes)
+        and not nested.is_unknown(no)
+        and _is_same_value(yes, no)
+    ):
         return yes
     if yes is UNSET or no is UNSET:
         other = no if yes is UNSET else yes
@@ -251,7 +259,7 @@ def _owned(ctx: ConversionContext, tensor: ITensor) -> ITensor:
     return copy_facts(ctx, tensor, ctx.net.add_identity(tensor).get_output(0))
 
 
-def _same(a: Operand, b: Operand) -> bool:
+def _is_same_value(a: Operand, b: Operand) -> bool:
     if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
         return a is b
     return type(a) is type(b) and bool(a == b)

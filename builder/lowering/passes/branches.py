@@ -53,26 +53,26 @@ def select_by_size(graph: Graph, context: Context) -> None:
             facts.know(node.output(), facts.dtype(operand), facts.rank(operand))
         if (
             node.kind() == "prim::If"
-            and _on_sizes(node.inputsAt(0))
+            and _depends_on_sizes(node.inputsAt(0))
             and not ir.is_kept(node)
         ):
             _rewrite(graph, node, facts)
 
 
-def _on_sizes(value: Value) -> bool:
+def _depends_on_sizes(value: Value) -> bool:
     """Whether a number depends on sizes only."""
     node = value.node()
     if node.kind() in _SIZES or node.kind() == "prim::Constant":
         return True
     if node.kind() == "prim::If":
         ends = ir.branch_ends(value)
-        return all(_on_sizes(end) for end in (node.inputsAt(0), *ends))
+        return all(_depends_on_sizes(end) for end in (node.inputsAt(0), *ends))
     if (
         node.kind() not in _ARITHMETIC | _DIVISIONS
         or value.type().kind() not in _NUMBERS
     ):
         return False
-    return all(_on_sizes(operand) for operand in node.inputs())
+    return all(_depends_on_sizes(operand) for operand in node.inputs())
 
 
 def _rewrite(graph: Graph, node: Node, facts: Facts) -> None:

@@ -359,11 +359,11 @@ _PASSES_ON = frozenset(f"aten::{name}" for name in _ON.split()) | {
     "prim::ListConstruct",
     "prim::ListUnpack",
 }
-_FAR = 12
+_MOST_STEPS = 12
 """Steps between a projection and its product; rotary embeddings take eight."""
 
 
-def _is_multiplied(value: Value, steps: int = _FAR) -> bool:
+def _is_multiplied(value: Value, steps: int = _MOST_STEPS) -> bool:
     """Whether a product of two tensors reads the value, moved or scaled, as in attention. Splits
     for a gate or a recurrent cell are not changed.
     """

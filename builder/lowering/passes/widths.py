@@ -126,7 +126,7 @@ def _blocks_around(node: Node) -> list[Any]:
     return blocks
 
 
-def _of(weight: Value, axis: int) -> int | None:
+def _matrix_size(weight: Value, axis: int) -> int | None:
     shape = weight_shape(weight)
     if shape is not None and len(shape) == 2:
         return shape[axis]
@@ -139,11 +139,11 @@ def _normalized(node: Node) -> int | None:
 
 
 _WIDTHS_OF_RESULTS = {
-    "aten::linear": lambda node: _of(node.inputsAt(1), 0),
-    "aten::embedding": lambda node: _of(node.inputsAt(0), 1),
+    "aten::linear": lambda node: _matrix_size(node.inputsAt(1), 0),
+    "aten::embedding": lambda node: _matrix_size(node.inputsAt(0), 1),
     "aten::layer_norm": _normalized,
 }
 _WIDTHS_OF_INPUTS = {
-    "aten::linear": lambda node: _of(node.inputsAt(1), 1),
+    "aten::linear": lambda node: _matrix_size(node.inputsAt(1), 1),
     "aten::layer_norm": _normalized,
 }

@@ -47,7 +47,7 @@ def _lifted(emit: Emit, argument: Pair | Value) -> Pair:
     return Pair(argument, emit.op("aten::zeros_like", argument, *[None] * 5))
 
 
-def _each(emit: Emit, node: Node, *arguments: Pair | Value) -> Pair | None:
+def _for_each_part(emit: Emit, node: Node, *arguments: Pair | Value) -> Pair | None:
     """Rule for operators that act on both parts separately: they move, select or add elements."""
     if isinstance(arguments[0], Pair):
         return _both(emit, node, *arguments)
@@ -55,10 +55,10 @@ def _each(emit: Emit, node: Node, *arguments: Pair | Value) -> Pair | None:
 
 
 def _both(emit: Emit, node: Node, *arguments: Pair | Value) -> Pair:
-    return Pair(*(_again(emit, node, arguments, part) for part in (0, 1)))
+    return Pair(*(_repeated_on_part(emit, node, arguments, part) for part in (0, 1)))
 
 
-def _again(
+def _repeated_on_part(
     emit: Emit, node: Node, arguments: tuple[Pair | Value, ...], part: int
 ) -> Value:
     values = [
@@ -74,7 +74,7 @@ def _again(
 def _summed(emit: Emit, node: Node, *arguments: Pair | Value) -> Pair | None:
     """A sum that keeps its dtype."""
     if _keeps(arguments[-1]):
-        return _each(emit, node, *arguments)
+        return _for_each_part(emit, node, *arguments)
     return None
 
 
@@ -87,13 +87,13 @@ def _zeros(
     emit: Emit, node: Node, like: Pair, dtype: Value, *options: Value
 ) -> Pair | None:
     if _keeps(dtype):
-        return _each(emit, node, like, dtype, *options)
+        return _for_each_part(emit, node, like, dtype, *options)
     return None
 
 
 def _query(emit: Emit, node: Node, *arguments: Pair | Value) -> Value:
     """A query of the shape only."""
-    return _again(emit, node, arguments, 0)
+    return _repeated_on_part(emit, node, arguments, 0)
 
 
 def _list(emit: Emit, node: Node, *items: Pair) -> Pair | None:
@@ -309,7 +309,7 @@ _MOVES = (
     " repeat chunk split split_with_sizes tensor_split unbind __getitem__ cat stack neg"
 )
 RULES: dict[str, Rule] = {
-    **{f"aten::{name}": _each for name in _MOVES.split()},
+    **{f"aten::{name}": _for_each_part for name in _MOVES.split()},
     **{f"aten::{name}": _summed for name in ("sum", "mean", "cumsum")},
     **{f"aten::{name}": _query for name in ("size", "dim", "numel", "len")},
     **{
@@ -329,7 +329,7 @@ RULES: dict[str, Rule] = {
     "aten::reciprocal": _reciprocal,
     "aten::exp": _exponential,
     "aten::to": _cast,
-    "prim::dtype": _each,  # also a pair: from a cast to it
+    "prim::dtype": _for_each_part,  # also a pair: from a cast to it
     "aten::view_as_complex": _of_last_axis,
     "aten::complex": _of_parts,
     "aten::polar": _polar,
