@@ -123,7 +123,7 @@ def _from_file(model: PublishedModel, file: Path) -> list[Golden]:
         names = ", ".join(sorted(sets.get(number, {}))) or "none"
         of = f"request {number!r} of the file" if number else "the file"
         raise UsageError(
-            f"{of} has the arrays: {names}",
+            f"{of} has other arrays than the model's inputs: {names}",
             where=str(file),
             fix=f"write one array for each input of {model.name!r}:"
             f" {', '.join(sorted(input_names))}",

@@ -28,7 +28,7 @@ from builder.errors import EnvironmentProblem, ServerError, UsageError
 from builder.parity import PublishedModel, served, shared_memory
 from builder.progress import Progress, silent
 from builder.serving import PLAIN, Access
-from builder.store import published, shaped
+from builder.store import shaped
 
 SETTLE_SECONDS = 5.0
 """Seconds that the server may take to count an answered request."""
@@ -101,7 +101,7 @@ def bench(
     options = options or Options()
     shared_memory.check(options.memories)
     results = []
-    for name in models or _without_steps(repository):
+    for name in models or served.without_steps(repository):
         served.chosen(repository, [name])
         for protocol in options.protocols:
             for memory in options.memories:
@@ -145,20 +145,6 @@ def _run(
     with shaped(folder):
         model = served.read(folder)
         return _Run(model, endpoint, protocol, memory, options, progress or silent)
-
-
-def _without_steps(repository: Path) -> list[str]:
-    """All models except the steps of ensembles, which are measured through them."""
-    models = {
-        name: served.read(repository / name)
-        for name in published.model_names(repository)
-    }
-    steps = {
-        step.model_name
-        for model in models.values()
-        for step in model.config.ensemble_scheduling.step
-    }
-    return [name for name in models if name not in steps]
 
 
 @dataclass(eq=False)

@@ -78,7 +78,7 @@ def summary(search: Search) -> str:
     in_float32 = ""
     if search.keep_fp32:
         in_float32 = f", in float32: {', '.join(search.keep_fp32)}"
-    where = f"as {search.manifest} has it"
+    where = f"as in {search.manifest}"
     if search.written:
         where = f"written into {search.manifest}"
     trials = counted(search.trials, "trial")

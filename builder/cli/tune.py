@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from builder.tuning import Trial, Tuned, TuneOptions
 
 COLUMNS = ("trial", "configuration", "by", "req/s", "p50", "p99", "result")
-AS_IS = "as the manifest has it"
+AS_IS = "as in the manifest"
 NO_LIMIT = 3
 """Exit code if no configuration keeps the limit."""
 

@@ -230,7 +230,9 @@ def _all_different(kind: str, names: Sequence[str]) -> None:
     """Raise UsageError if two inputs or two outputs have the same name."""
     for name, times in Counter(names).items():
         if times > 1:
-            raise UsageError(f"two {kind} are called {name!r}", fix="use unique names")
+            raise UsageError(
+                f"two {kind} have the name {name!r}", fix="use unique names"
+            )
 
 
 def _output_names(

@@ -171,7 +171,10 @@ def _driver(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
     if not (model.runs_plan and server.cuda and release and release.cuda):
         return
     if int(server.cuda.split(".")[0]) < int(release.cuda.split(".")[0]):
-        yield f"{server.name} has CUDA {release.cuda}, and the driver supports {server.cuda}"
+        yield (
+            f"{server.name} has CUDA {release.cuda}, and the driver supports only"
+            f" {server.cuda}"
+        )
 
 
 @_model_rule(

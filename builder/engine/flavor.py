@@ -45,7 +45,8 @@ def select(name: str = "auto") -> str:
     chosen = resolve(name)
     if _loaded is not None and _loaded.__name__ != MODULES[chosen]:
         raise UsageError(
-            f"this process already uses {_loaded.__name__}; one process uses one flavor"
+            f"this process already uses {_loaded.__name__}, and a process can use only"
+            " one flavor"
         )
     _selected = chosen
     return chosen

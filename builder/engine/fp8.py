@@ -40,5 +40,8 @@ def _too_old(capabilities: Sequence[tuple[int, int]]) -> str | None:
         f"{major}.{minor}" for major, minor in capabilities if (major, minor) < SINCE
     ]
     if old:
-        return f"GPUs of compute capability {', '.join(old)} have no FP8, which came with 8.9"
+        return (
+            f"GPUs of compute capability {', '.join(old)} have no FP8, which requires"
+            " 8.9 or newer"
+        )
     return None

@@ -204,7 +204,7 @@ def member(library: ModuleType, enumeration: str, name: str, option: str) -> Any
     if name.upper() not in members.__members__:
         known = ", ".join(key.lower() for key in members.__members__)
         raise UsageError(
-            f"{option}: TensorRT here has no {name!r}", fix=f"use one of {known}"
+            f"{option}: this TensorRT has no {name!r}", fix=f"use one of {known}"
         )
     return members.__members__[name.upper()]
 

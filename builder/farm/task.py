@@ -65,7 +65,8 @@ def perform(job: Job, emit: Emit) -> dict[str, Any]:
 def _performed(job: Job, scratch: Path, emit: Emit) -> dict[str, Any]:
     if sources.version_of_all() != job.version:
         raise EnvironmentProblem(
-            "trt-build here has a version that differs from the one that started the farm",
+            "the version of trt-build on this machine differs from the one that started"
+            " the farm",
             fix="install the same version of trt-build on all machines",
         )
     if job.require_sandbox:

@@ -155,7 +155,7 @@ def check(path: Path) -> None:
     """Raise UsageError if `edit` cannot change the manifest, EnvironmentProblem if it must not."""
     folder = path.resolve().parent
     if not os.access(folder, os.W_OK | os.X_OK):
-        fix = "search in a copy that you may write to"
+        fix = "run the search in a writable copy"
         raise EnvironmentProblem(
             f"the folder {folder} is not writable", where=str(path), fix=fix
         )

@@ -153,7 +153,8 @@ def _plan_for_this_gpu(
         if key in facts["plans"]:
             return version / files[key], facts["plans"][key]
     raise EnvironmentProblem(
-        f"model {folder.name!r} has no plan for {capability}, which this GPU is"
+        f"model {folder.name!r} has no plan for {capability}, the compute capability of"
+        " this GPU"
     )
 
 

@@ -64,10 +64,7 @@ def health(
     """
     with connected("health", http_url, grpc_url, timeout, access) as clients:
         # an ensemble's golden runs its steps
-        known = served.chosen(repository, None)
-        names = models or [
-            name for name in known if not served.is_step(repository / name)
-        ]
+        names = models or served.without_steps(repository)
         return [
             _check(repository / name, protocol, client)
             for name in served.chosen(repository, names)

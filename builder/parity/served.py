@@ -109,9 +109,15 @@ def chosen(repository: Path, models: Sequence[str] | None) -> Sequence[str]:
     if unknown:
         raise UsageError(
             f"no model {', '.join(map(repr, unknown))} in {repository}",
-            fix=f"use one of {', '.join(name for name in known if not is_step(repository / name))}",
+            fix=f"use one of {', '.join(without_steps(repository))}",
         )
     return models or [name for name in known if not _is_former_step(repository / name)]
+
+
+def without_steps(repository: Path) -> list[str]:
+    """The published models except the steps of ensembles, which are served through them."""
+    names = published.model_names(repository)
+    return [name for name in names if not is_step(repository / name)]
 
 
 def _is_former_step(folder: Path) -> bool:

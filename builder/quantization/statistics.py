@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-NOT_FINITE = "calibration met values that are not finite"
+NOT_FINITE = "the calibration data lead to values that are not finite"
 
 
 @dataclass

@@ -522,7 +522,7 @@ class _Run:
         if torch is None or torch.score is None:
             return None
         if plan is None or plan.score is None:
-            return f"only torch holds the limit, with {_text(torch.configuration)}"
+            return f"only torch keeps the limit, with {_text(torch.configuration)}"
         gain = self.goal.gain(abs(plan.score), abs(torch.score))
         if gain < SMALLEST_GAIN:
             return None

@@ -75,7 +75,9 @@ def test_errors_are_counted_by_kind(
 ) -> None:
     """Triton refuses each request because its shape does not fit the model."""
     np.savez(tmp_path / "r.npz", points=np.zeros((2, 3), np.float32))
-    with pytest.raises(UsageError, match="the file has the arrays: points"):
+    with pytest.raises(
+        UsageError, match="the file has other arrays than the model's inputs: points"
+    ):
         bench(repository, endpoint, ["scorer"], Options(file=tmp_path / "r.npz"))
     wrong = {"x": np.zeros((2, 9), np.float32), "ids": np.zeros((2, 9), np.int64)}
     np.savez(tmp_path / "r.npz", **wrong)
@@ -102,7 +104,10 @@ def test_requests_with_several_sizes_are_read_from_a_file(
     assert level.counts_agree and not level.errors
     assert abs(level.server["rows"] - 2 * level.requests) <= 1
     np.savez(file, **{name: array for name, array in sets.items() if name != "1/ids"})
-    with pytest.raises(UsageError, match="request '1' of the file has the arrays: x"):
+    with pytest.raises(
+        UsageError,
+        match="request '1' of the file has other arrays than the model's inputs: x",
+    ):
         measure_level(repository, endpoint, "scorer", Load(1), file=file)
 
 

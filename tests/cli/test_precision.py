@@ -81,7 +81,7 @@ def test_search_without_a_manifest_is_a_usage_error(tmp_path: Path, run: Run) ->
     [
         (["--hardware-compatible", "ampere_plus"], "has no hardware compatibility"),
         (["--target", "sm_89", "--target", "sm_90"], "cannot build for sm_90"),
-        (["--pool", "nonsense=1M"], "memory_pools: TensorRT here has no 'nonsense'"),
+        (["--pool", "nonsense=1M"], "memory_pools: this TensorRT has no 'nonsense'"),
     ],
 )
 def test_check_validates_builder_options(

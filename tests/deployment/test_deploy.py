@@ -237,7 +237,7 @@ def test_manifests_have_the_facts_of_the_repository(
     metric = objects["HorizontalPodAutoscaler"]["spec"]["metrics"][0]["pods"]
     assert metric["target"]["averageValue"] == "8"
     assert (
-        "NVIDIA's image has none" in result.stderr
+        "NVIDIA's image does not have" in result.stderr
         and "compute capability 9.0" in result.stderr
     )
     run(

@@ -120,7 +120,7 @@ def test_failed_build_is_reported_once(capfd: pytest.CaptureFixture[str]) -> Non
             {"workspace_bytes": 1},
             "more memory than workspace 1 bytes",
         ),
-        ("insufficient workspace", {}, "lower the greatest sizes"),
+        ("insufficient workspace", {}, "reduce the maximum sizes"),
         (
             "cfg.tacticMaxShmemSize",
             {"memory_pools": {"tactic_shared_memory": 2}},
@@ -130,7 +130,7 @@ def test_failed_build_is_reported_once(capfd: pytest.CaptureFixture[str]) -> Non
         (
             "Could not find any implementation for node {ForeignNode[a...b]}.",
             {},
-            "one value (min = max)",
+            "one size (min = opt = max)",
         ),
     ],
 )

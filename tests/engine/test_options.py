@@ -116,7 +116,7 @@ def test_enumeration_members_ignore_case() -> None:
         == trt.MemoryPoolType.WORKSPACE
     )
     with pytest.raises(
-        UsageError, match="memory_pools: TensorRT here has no 'heap'"
+        UsageError, match="memory_pools: this TensorRT has no 'heap'"
     ) as caught:
         build(small(), BuildOptions(memory_pools={"heap": 1}))
     assert "workspace" in str(caught.value.fix)
@@ -216,7 +216,7 @@ def test_missing_enumeration_members_are_refused_early(
     monkeypatch.setattr(config.flavor, "name", lambda: "tensorrt")
     monkeypatch.setattr(config.options, "check", lambda *_: None)
     monkeypatch.setattr(config.options, "check_host", lambda *_: None)
-    with pytest.raises(UsageError, match=f"{option}: TensorRT here has no"):
+    with pytest.raises(UsageError, match=f"{option}: this TensorRT has no"):
         config.check(BuildOptions(**{option: value}))
 
 

@@ -42,8 +42,8 @@ def test_file_of_earlier_torch_has_the_outputs_of_its_module(version: str) -> No
         ("2.5.1", "was written by torch 2.5.1+cu124 in version 7.3 of its format"),
         (
             formats.UNREAD,
-            "written by torch 2.6.0+cu124, cannot be loaded: torch here cannot read its call of"
-            " torch.ops.higher_order.cond",
+            "written by torch 2.6.0+cu124, cannot be loaded: the installed torch cannot"
+            " read its call of torch.ops.higher_order.cond",
         ),
     ],
 )

@@ -367,10 +367,10 @@ def test_graph_inputs_get_distinct_names() -> None:
 def test_duplicate_input_and_output_names_are_refused() -> None:
     module = torch.jit.script(torch.nn.Bilinear(2, 2, 1).eval())
     specs = [builder.TensorSpec("float32", (1, 2), name="x")] * 2
-    with pytest.raises(UsageError, match="two inputs are called 'x'"):
+    with pytest.raises(UsageError, match="two inputs have the name 'x'"):
         builder.convert(module, specs)
     named = [builder.TensorSpec("float32", (1, 2), name=name) for name in "ab"]
-    with pytest.raises(UsageError, match="two outputs are called 'y'"):
+    with pytest.raises(UsageError, match="two outputs have the name 'y'"):
         builder.convert(
             torch.jit.script(SumAndDifference()), named, output_names=["y", "y"]
         )

@@ -189,7 +189,7 @@ def test_segments_run_in_the_python_runtime(partitioned: Path) -> None:
         assert parity.answered_by == "torch" and not parity.passed
         assert (
             "no plan of it ran" in parity.problems[0]
-            and "sees no GPU" in parity.problems[0]
+            and "finds no GPU" in parity.problems[0]
         )
 
 

@@ -358,7 +358,7 @@ def test_products_that_cannot_be_calibrated_have_a_reason() -> None:
     assert by_reason == {
         "": True,
         "it multiplies int32": False,
-        "calibration met values that are not finite": False,
+        "the calibration data lead to values that are not finite": False,
     }
 
 

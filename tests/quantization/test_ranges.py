@@ -56,7 +56,9 @@ def test_invalid_range_has_a_reason() -> None:
         other = Range()
         other(torch.tensor([bad, 1.0]))
         other(torch.tensor([5.0]))  # a later batch does not hide it
-        assert other.problem == "calibration met values that are not finite"
+        assert other.problem == (
+            "the calibration data lead to values that are not finite"
+        )
     good = Range()
     good(torch.tensor([-3.0, 1.0]))
     assert (good.greatest, good.problem) == (3.0, None)

@@ -321,7 +321,9 @@ def test_bench_accepts_requests_without_the_input(built: Built, tmp_path: Path) 
         ["x", "mask"],
     ]
     np.savez(file, mask=x > 0)
-    with pytest.raises(UsageError, match="the file has the arrays: mask"):
+    with pytest.raises(
+        UsageError, match="the file has other arrays than the model's inputs: mask"
+    ):
         job.requests(model, file)
 
 

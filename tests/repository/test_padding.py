@@ -91,7 +91,7 @@ def test_padding_is_used_where_the_goldens_confirm_it(built: Built) -> None:
     assert "padded along length from" in str(unused["average"])
     assert "'output_1'" in str(unused["average"])
     assert "output_0" in str(unused["doubled"])
-    assert "no golden is shorter" in str(unused["same"])
+    assert "every golden has the longest length" in str(unused["same"])
     for name in results:
         file = repository / name / "config.pbtxt"
         config = read_config(file)

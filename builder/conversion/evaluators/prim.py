@@ -132,7 +132,7 @@ def uninitialized(ctx: ConversionContext, node: Node) -> Any:
 def raise_exception(ctx: ConversionContext, message: object, *_: object) -> Any:
     """Refused: the model always raises for these shapes."""
     raise Unconvertible(
-        f"the model raises here for the shapes of the manifest: {message}",
+        f"the model raises an exception here for the shapes in the manifest: {message}",
         "fix the shapes",
     )
 

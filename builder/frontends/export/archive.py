@@ -278,7 +278,8 @@ def _check_version(facts: ProgramFacts) -> None:
     if major != str(SCHEMA):
         raise torchscript.refusal(
             facts.path,
-            f"was written by torch {facts.torch_version} in version {facts.schema_version} of its"
-            f" format, and torch here reads version {SCHEMA}",
+            f"was written by torch {facts.torch_version} in version"
+            f" {facts.schema_version} of its format, and the installed torch reads"
+            f" version {SCHEMA}",
             "export the program again with a newer torch",
         )

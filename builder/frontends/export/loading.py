@@ -23,7 +23,7 @@ PRELOADED = "builder.frontends.export.preloaded"
 log = logging.getLogger(__name__)
 
 _UNREAD = re.compile(r"Failed deserializing node Node\(target='([\w.]+)'")
-_NOT_READ = "torch here cannot read its call of"
+_NOT_READ = "the installed torch cannot read its call of"
 """Calls of torch.cond that torch 2.6 wrote are an example."""
 
 
