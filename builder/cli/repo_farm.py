@@ -18,11 +18,7 @@ import click
 from builder.cli import options
 from builder.cli.command import describe
 from builder.cli.repo import common_exit_code
-from builder.cli.terminal import (
-    Terminal,
-    command_line,
-    is_terminal,
-)
+from builder.cli.terminal import Terminal, command_line, is_terminal
 from builder.printable import counted, printable
 from builder.progress import FINISHED, Progress
 

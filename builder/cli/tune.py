@@ -67,9 +67,7 @@ class Names(click.ParamType[tuple[str, ...]]):
     help="Find the highest throughput. Default without --rate.",
 )
 @options.count(
-    "--trials",
-    default=20,
-    help="Maximum number of configurations to measure.",
+    "--trials", default=20, help="Maximum number of configurations to measure."
 )
 @options.seconds(
     "--seconds",
@@ -101,11 +99,7 @@ class Names(click.ParamType[tuple[str, ...]]):
 @click.option("--runtimes", type=Names("plan", "torch"), help="Runtimes to try.")
 @options.flag("--allow-torch", help="Choose torch if it is faster than the plan.")
 @options.protocol(default="grpc", help="The client's protocol.")
-@options.shared_memory(
-    "memory",
-    default="none",
-    help="How tensors are passed.",
-)
+@options.shared_memory("memory", default="none", help="How tensors are passed.")
 @options.goldens
 @options.requests
 @options.flag("--dry-run", help="Write no manifest.")
@@ -272,10 +266,7 @@ def _tuned(
 
 
 def _recorder(
-    repository: Path,
-    name: str,
-    chosen: TuneOptions,
-    progress: Progress,
+    repository: Path, name: str, chosen: TuneOptions, progress: Progress
 ) -> Callable[[Trial], None]:
     """Stores each trial when it is measured, so that an interrupted search keeps its trials."""
     from dataclasses import asdict

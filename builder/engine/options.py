@@ -161,8 +161,7 @@ def check(
             raise UsageError(f"{flavor} has no {called(name)}", fix=LACKS[flavor][name])
         if not _has(library, NEEDED.get(name, ())):
             raise UsageError(
-                f"{flavor} {version} has no {called(name)}",
-                fix="use a newer TensorRT",
+                f"{flavor} {version} has no {called(name)}", fix="use a newer TensorRT"
             )
     _check_targets(options.compute_capabilities, library, f"{flavor} {version}")
 

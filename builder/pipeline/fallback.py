@@ -76,10 +76,7 @@ def to_network(
 
 
 def convert_or_partition(
-    lowered: LoweredGraph,
-    spec: ModelSpec,
-    names: Sequence[str],
-    earlier: KeptInTorch,
+    lowered: LoweredGraph, spec: ModelSpec, names: Sequence[str], earlier: KeptInTorch
 ) -> Conversion | PartitionedConversion:
     """One conversion of the whole graph if TensorRT supports all of it and the manifest keeps
     nothing in torch, else the segments. `names` are the names of the outputs, `earlier` the result
@@ -163,9 +160,7 @@ def _as_written(lowered: LoweredGraph, spec: ModelSpec) -> PartitionedConversion
 
     parts = partition.split(lowered, spec.inputs, spec.profiles, spec.fallback)
     return PartitionedConversion(
-        parts,
-        (None,),
-        (f"served by PyTorch only: {lowered.as_written}",),
+        parts, (None,), (f"served by PyTorch only: {lowered.as_written}",)
     )
 
 

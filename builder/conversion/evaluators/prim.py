@@ -95,9 +95,7 @@ def scalar_tensor(
 
 
 @evaluator(
-    "prim::unchecked_cast",
-    "prim::unchecked_unwrap_optional",
-    "aten::_unwrap_optional",
+    "prim::unchecked_cast", "prim::unchecked_unwrap_optional", "aten::_unwrap_optional"
 )
 def unchanged(ctx: ConversionContext, value: object, *_: object) -> Any:
     """Type refinements do nothing to the value."""
