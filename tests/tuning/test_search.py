@@ -67,7 +67,7 @@ def test_search_space_depends_on_model_and_host(spec: manifest.ModelSpec) -> Non
     refused = replace(PLAN, no_graphs="they give wrong numbers")
     without = space(spec, refused, Values(graphs=("full",)), cores=16, limit_ms=None)
     assert (
-        "graphs" not in values(without) and "wrong outputs" in without.fixed["graphs"]
+        "graphs" not in values(without) and "wrong numbers" in without.fixed["graphs"]
     )
     alone = space(spec, replace(CPU, dynamic=False), Values(), cores=2, limit_ms=None)
     assert set(values(alone)) == {"instances"}
