@@ -124,6 +124,7 @@ def isclose(
         return close
     if rtol == 0.0 and atol == 0.0:
         return close
+    other = other * 1.0  # a difference of integers may wrap around
     difference = torch.abs(self - other)
     near = difference <= atol + torch.abs(rtol * other)
     return torch.logical_or(close, torch.logical_and(torch.isfinite(difference), near))
@@ -134,8 +135,9 @@ def hypot(self: Tensor, other: Tensor) -> Tensor:
     """the root of self^2 + other^2, by the ratio of the smaller to the larger, which does not
     overflow
     """
-    a = torch.abs(self)
-    b = torch.abs(other)
+    dtype = (self + other).dtype
+    a = torch.abs(self.to(dtype))
+    b = torch.abs(other.to(dtype))
     larger = torch.maximum(a, b)
     smaller = torch.minimum(a, b)
     safe = torch.where(larger == 0, torch.ones_like(larger), larger)
@@ -159,7 +161,8 @@ def signbit(self: Tensor) -> Tensor:
 @decomposition("aten::copysign.Tensor(Tensor self, Tensor other) -> Tensor")
 def copysign(self: Tensor, other: Tensor) -> Tensor:
     """|self| with the sign of other"""
-    size = torch.abs(self * 1.0)
+    dtype = ((self + other) * 1.0).dtype
+    size = torch.abs(self.to(dtype))
     negative = torch.signbit(other)
     return torch.where(negative, -size, size)
 
@@ -178,8 +181,11 @@ def heaviside(self: Tensor, values: Tensor) -> Tensor:
 
 @decomposition("aten::ldexp.Tensor(Tensor self, Tensor other) -> Tensor")
 def ldexp(self: Tensor, other: Tensor) -> Tensor:
-    """self 2^other"""
-    return self * torch.pow(2.0, other)
+    """self 2^other, in the dtype of self if the exponents are integers"""
+    result = self * torch.pow(2.0, other)
+    if torch.is_floating_point(self) and not torch.is_floating_point(other):
+        result = result.to(self.dtype)
+    return result
 
 
 @decomposition("aten::angle(Tensor self) -> Tensor")

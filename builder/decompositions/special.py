@@ -26,6 +26,7 @@ def times_logarithm(self: Tensor, other: Tensor, logarithm: Tensor) -> Tensor:
 )
 def xlogy(self: Tensor, other: Tensor) -> Tensor:
     """self log(other), 0 where self is 0"""
+    other = other.to(((self + other) * 1.0).dtype)
     return times_logarithm(self, other, torch.log(other))
 
 
@@ -52,6 +53,7 @@ def number_xlogy(self: Number, other: Tensor) -> Tensor:
 @decomposition("aten::special_xlog1py(Tensor self, Tensor other) -> Tensor")
 def xlog1py(self: Tensor, other: Tensor) -> Tensor:
     """self log1p(other), 0 where self is 0"""
+    other = other.to(((self + other) * 1.0).dtype)
     return times_logarithm(self, other, torch.log1p(other))
 
 

@@ -8,6 +8,7 @@ each of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -191,6 +192,31 @@ NUMBERS = torch.tensor(
 def test_binary_functions_at_edge_values(run: Any) -> None:
     a, b = NUMBERS.repeat_interleave(len(NUMBERS)), NUMBERS.repeat(len(NUMBERS))
     check(run, a, b, dynamic={0: {0: "n"}, 1: {0: "n"}}, **CLOSE)
+
+
+BYTES = torch.tensor([[-128, 3, 127], [2, 0, 100]], dtype=torch.int8)
+UNSIGNED = torch.tensor([[255, 3, 2], [200, 5, 101]], dtype=torch.uint8)
+MIXED: dict[str, tuple[Callable[..., Any], torch.Tensor, torch.Tensor]] = {
+    "hypot": (torch.hypot, BYTES, torch.full((2, 3), 0.5)),
+    "copysign": (torch.copysign, BYTES, torch.full((2, 3), -0.5).half()),
+    "copysign of half": (torch.copysign, BYTES.half(), -BYTES.float()),
+    "xlogy": (torch.xlogy, torch.full((2, 3), 3.7), (BYTES.abs() + 1).half()),
+    "xlog1py": (torch.special.xlog1py, torch.full((2, 3), 3.7), UNSIGNED.half()),
+    "ldexp": (torch.ldexp, BYTES.half() / 2**14, UNSIGNED.int() % 20),
+    "isclose": (
+        lambda x, y: torch.isclose(x, y, rtol=0.0, atol=5.0),
+        UNSIGNED,
+        UNSIGNED.flip(1),
+    ),
+    "trapezoid": (lambda x, _: torch.trapezoid(x), UNSIGNED, UNSIGNED),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_operands_are_promoted_before_they_are_used(name: str) -> None:
+    """Neither small integers wrap around nor half tensors round in between."""
+    run, a, b = MIXED[name]
+    check(run, a, b)
 
 
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])

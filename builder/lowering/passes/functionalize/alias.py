@@ -29,6 +29,8 @@ class Storage:
     """Whether this is a container that the graph builds, and thus distinct from all other such
     containers.
     """
+    repeats: bool = False
+    """Whether several elements of its root may be one position of memory, as after expand."""
 
     def link(self, others: Iterable[Storage]) -> None:
         """Record that these storages may be the same memory."""

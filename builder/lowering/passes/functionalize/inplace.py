@@ -25,6 +25,10 @@ _NEVER_CAST = frozenset(
     " clamp_max relu fill index_reduce".split()
 )
 
+# These let a tensor use other memory, or other elements of it. Their functional variants return the
+# value, but other names of the tensor and its views are not what they were.
+_OTHER_MEMORY = frozenset(f"aten::{name}_" for name in ("set", "resize", "resize_as"))
+
 
 def cast_like(emit: Emit, new: Value, old: Value) -> Value:
     """`new` in the dtype of `old`."""
@@ -92,7 +96,7 @@ def result(emit: Emit, node: Node, old: Value) -> Any | None:
     if node.kind() in _SPECIAL:
         return _SPECIAL[node.kind()](emit, node, old)
     twin = functional_twin(node.schema())
-    if twin is None:
+    if twin is None or node.kind() in _OTHER_MEMORY:
         return None
     new = emit.op(twin, *node.inputs())
     if _changes_dtype(node, twin.removeprefix("aten::")):

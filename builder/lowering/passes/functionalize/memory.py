@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +15,11 @@ from builder.lowering.folding import QUANTIZERS
 from builder.lowering.locations import source_line
 from builder.lowering.passes.functionalize.alias import Alias, Items, Journal, Storage
 from builder.lowering.passes.functionalize.sharing import holds
-from builder.lowering.passes.functionalize.views import LISTS_OF_VIEWS, VIEWS
+from builder.lowering.passes.functionalize.views import (
+    LISTS_OF_VIEWS,
+    REPEATING,
+    VIEWS,
+)
 from builder.lowering.passes.quantization import DISABLE_OBSERVERS
 
 _FIX = "write to a .clone() of the tensor, or assign the result to a new variable"
@@ -61,6 +65,14 @@ class _Loop:
 def _may_be(alias: Alias, container: str) -> bool:
     """Whether an alias has the type of a container, or a type that may hold one."""
     return container in str(alias.current.type().str())
+
+
+def _repeats(alias: Alias | None) -> bool:
+    """Whether several elements of a tensor may be one position of memory."""
+    if alias is None or alias.storage.repeats:
+        return alias is not None
+    repeats = alias.view is not None and alias.view.kind() in REPEATING
+    return repeats or _repeats(alias.parent)
 
 
 class Memory:
@@ -144,8 +156,8 @@ class Memory:
         """Record that `value` may share memory with any of `others`, values of the original graph,
         or with their elements. `built` is that of Storage.
         """
-        storages = [storage for shared in others for storage in self.storages(shared)]
-        self.linked_to(value, storages, built=built)
+        aliases = [a for other in others for a in self.with_elements(self.alias(other))]
+        self.linked_to(value, aliases, built=built)
 
     def storages(self, value: Value) -> list[Storage]:
         """The memory of a value of the original graph, and of its known elements."""
@@ -163,11 +175,11 @@ class Memory:
         return aliases
 
     def linked_to(
-        self, value: Value, storages: list[Storage], *, built: bool = False
+        self, value: Value, aliases: Sequence[Alias], *, built: bool = False
     ) -> None:
-        """Record that `value` may share any of these storages."""
-        storage = Storage(built=built)
-        storage.link(storages)
+        """Record that `value` may share the memory of any of these."""
+        storage = Storage(built=built, repeats=any(map(_repeats, aliases)))
+        storage.link(alias.storage for alias in aliases)
         self.define(value, storage)
 
     @contextmanager
@@ -354,7 +366,9 @@ class Memory:
     def rename(self, alias: Alias, inner: Alias) -> None:
         """Let the views of `alias` be views of `inner`, which replaces it in the storage."""
         for view in self._aliases.values():
-            if view.parent is alias:
-                view.parent = inner
+            while view is not None:  # an inner alias has no value of its own
+                if view.parent is alias:
+                    view.parent = inner
+                view = view.parent
         if alias.storage.root is alias:
             alias.storage.root = inner

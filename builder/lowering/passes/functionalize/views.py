@@ -14,7 +14,8 @@ from builder.lowering import ir
 from builder.lowering.emit import Emit
 
 Inverse = Callable[[Emit, Node, Value, Value], Value | None]
-_INT_MAX = 2**63 - 1
+INT_MAX = 2**63 - 1
+"""The end of a slice that has none."""
 
 
 def put_range(
@@ -31,7 +32,7 @@ def put_range(
     Parts that are known to be empty are left out. None as start or end means the edge.
     """
     at_start = start is None or ir.is_none(start) or ir.constant(start) == 0
-    at_end = end is None or ir.is_none(end) or ir.constant(end) == _INT_MAX
+    at_end = end is None or ir.is_none(end) or ir.constant(end) == INT_MAX
     before = []
     if not at_start:
         before = [emit.op("aten::slice", base, dim, None, start, 1)]
@@ -170,6 +171,7 @@ VIEWS: dict[str, Inverse] = {
     "aten::diagonal": _diagonal,
     "aten::expand": _unknown,  # several positions share one element: a write is ambiguous
     "aten::expand_as": _unknown,
+    "aten::broadcast_to": _unknown,
     "aten::unfold": _unknown,
     "aten::as_strided": _unknown,
     "aten::real": _real,
@@ -177,6 +179,23 @@ VIEWS: dict[str, Inverse] = {
     "aten::view_as_real": _as_complex,
     "aten::view_as_complex": _as_real,
 }
+
+SAME_ELEMENTS = frozenset(
+    kind for kind, inverse in VIEWS.items() if inverse is _identity
+)
+"""Views that are their whole base in the same shape."""
+
+REPEATING = frozenset(
+    f"aten::{name}"
+    for name in "expand expand_as broadcast_to unfold as_strided broadcast_tensors meshgrid".split()
+)
+"""Operators of which several elements may be one position of memory."""
+
+UNCHECKED = frozenset(
+    f"aten::{name}_"
+    for name in "index_put _index_put_impl masked_fill index_fill tril triu fill_diagonal".split()
+)
+"""In-place operators that PyTorch runs on such tensors, too."""
 
 
 def _put_unbound(

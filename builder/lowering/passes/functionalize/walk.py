@@ -13,6 +13,7 @@ from builder.lowering.passes.functionalize.branches import branch
 from builder.lowering.passes.functionalize.counting import COUNTS, KNOWABLE
 from builder.lowering.passes.functionalize.loops import loop
 from builder.lowering.passes.functionalize.memory import Memory, cannot
+from builder.lowering.passes.functionalize.overlap import reads_written_memory
 from builder.lowering.passes.functionalize.sharing import (
     CONSTRUCTORS,
     copies_container,
@@ -23,6 +24,8 @@ from builder.lowering.passes.functionalize.sharing import (
 )
 from builder.lowering.passes.functionalize.views import (
     LISTS_OF_VIEWS,
+    REPEATING,
+    UNCHECKED,
     VIEWS,
     VIEWS_IN_PLACE,
 )
@@ -177,6 +180,7 @@ class Walk:
             built = copies_container(node)
             for output in node.outputs():
                 memory.linked(output, others, built=built)
+                memory.alias(output).storage.repeats |= kind in REPEATING
         else:
             self._fresh(node.outputs())
 
@@ -212,7 +216,7 @@ class Walk:
         memory = self.memory
         view = holder.view
         if view.kind() != "aten::unbind" or holder.parent is None:
-            return memory.linked_to(node.output(), [holder.storage])
+            return memory.linked_to(node.output(), [holder])
         base = memory.now(holder.parent)
         select = ir.insert(
             self.graph, "aten::select", [base, view.inputsAt(1), node.inputsAt(1)], node
@@ -230,16 +234,25 @@ class Walk:
         if written_inputs(node) != [0]:
             raise cannot(node, "writes an argument other than its first")
         old = memory.now(alias)
+        self._refuse_overlaps(node, alias)
         self.refresh(node, ir.inputs(node))
         if node.kind() in VIEWS_IN_PLACE:
             return self._view_in_place(node, alias, old)
-        if inplace.depends_on_strides(node) and alias.may_share:
-            raise cannot(node, "the elements that it writes depend on strides")
         new = inplace.result(memory.emit, node, old)
         if new is None:
             raise cannot(node, "has no out-of-place variant")
         memory.write(alias, new, node)
         memory.same(node.output(), alias)
+
+    def _refuse_overlaps(self, node: Node, alias: Alias) -> None:
+        """Raise if the written elements depend on the memory of the tensor, not only on content."""
+        if inplace.depends_on_strides(node) and alias.may_share:
+            raise cannot(node, "the elements that it writes depend on strides")
+        is_part = alias.parent is not None or node.kind() in UNCHECKED
+        if alias.storage.repeats and is_part:
+            raise cannot(node, "elements of the written tensor may share memory")
+        if reads_written_memory(self.memory, node, alias):
+            raise cannot(node, "may read elements that it wrote before")
 
     def _view_in_place(self, node: Node, alias: Alias, old: Value) -> None:
         """Handle `x.unsqueeze_(0)`: every name of this tensor is a view of it from here on."""
