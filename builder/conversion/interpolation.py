@@ -35,6 +35,7 @@ class Method:
 
 
 NEAREST = Method("NEAREST", "ASYMMETRIC", "FLOOR", "upsample_nearest1d")
+NEAREST_2D = replace(NEAREST, aten="upsample_nearest2d")
 EXACT = Method("NEAREST", "HALF_PIXEL", "HALF_UP", "_upsample_nearest_exact1d")
 LINEAR = Method("LINEAR", "HALF_PIXEL", "FLOOR", "upsample_linear1d")
 CUBIC = Method("CUBIC", "HALF_PIXEL", "FLOOR", "upsample_bicubic2d")
@@ -50,7 +51,7 @@ def is_exact(method: Method, length: int, size: int, factor: float | None) -> bo
     """Whether PyTorch's float32 arithmetic selects the same elements as exact arithmetic."""
     i = torch.arange(size)
     exact = (
-        i * length // size if method is NEAREST else (2 * i + 1) * length // (2 * size)
+        (2 * i + 1) * length // (2 * size) if method is EXACT else i * length // size
     )
     return bool(torch.equal(selected_indices(method, length, size, factor), exact))
 
@@ -65,6 +66,16 @@ def selected_indices(
     return method.on_axis(positions[None], size, factor)[0].long()
 
 
+def repeats(method: Method, factor: float) -> int | None:
+    """The ratio of lengths for which PyTorch repeats each element, although the factor is larger
+    and the result differs (UpSampleKernel.cpp): 3 elements by 1.3 are the same 3 elements.
+    """
+    if method is NEAREST_2D and 2 < factor < 2.5:
+        return 2
+    copies = method is NEAREST_2D or method.aten == LINEAR.aten
+    return 1 if copies and 1 < factor < 1.5 else None
+
+
 def taps(
     method: Method, size: int, factor: float
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -74,7 +85,7 @@ def taps(
     i = torch.arange(size, dtype=torch.float32)
     scale = torch.tensor(1.0 / factor, dtype=torch.float32)
     if method.mode == "NEAREST":
-        at = i * scale if method is NEAREST else (i + 0.5) * scale
+        at = (i + 0.5) * scale if method is EXACT else i * scale
         return [at.floor().long()], [torch.ones(size)]
     at = (i + 0.5) * scale - 0.5
     if method.mode == "LINEAR":

@@ -72,6 +72,30 @@ def test_by_factor(axes: int, mode: str, align: bool | None, factor: float) -> N
     )
 
 
+@pytest.mark.parametrize("factor", [1.3, 2.3])
+@pytest.mark.parametrize(("axes", "mode", "align"), MODES)
+def test_factor_that_repeats_the_elements_of_a_short_axis(
+    axes: int, mode: str, align: bool | None, factor: float
+) -> None:
+    """PyTorch copies 3 elements to 3 although the factor is 1.3, in some modes."""
+
+    def scale(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, scale_factor=factor, mode=mode, align_corners=align)
+
+    x, *more = (torch.randn(1, 2, *([n] * axes)) for n in (3, 2, 1, 5))
+    check(scale, x, **tolerance(mode), compile=False)
+    spans = {f"s{i}": (1, 3, 6) for i in range(axes)}
+    check(
+        scale,
+        x,
+        dynamic=dynamic_axes(axes),
+        spans=spans,
+        more=[(tensor,) for tensor in more],
+        **tolerance(mode),
+        compile=mode == "bilinear",
+    )
+
+
 @pytest.mark.parametrize("size", [3, 5, 14, 1])
 @pytest.mark.parametrize(("axes", "mode", "align"), MODES)
 def test_by_size(axes: int, mode: str, align: bool | None, size: int) -> None:

@@ -28,18 +28,28 @@ from builder.conversion.interpolation import (
     LINEAR,
     LINEAR_AA,
     NEAREST,
+    NEAREST_2D,
     Method,
     is_exact,
+    repeats,
     selected_indices,
     taps,
 )
-from builder.conversion.layers import combine, gathered, matmul_along
+from builder.conversion.layers import (
+    choose,
+    combine,
+    gathered,
+    less,
+    matmul_along,
+)
 from builder.conversion.registry import converter, for_each
 from builder.conversion.spatial import filled
 from builder.engine import ITensor, trt
 
 OPERATORS = (
-    *((f"upsample_nearest{axes}d", NEAREST, axes) for axes in (1, 2, 3)),
+    ("upsample_nearest1d", NEAREST, 1),
+    ("upsample_nearest2d", NEAREST_2D, 2),
+    ("upsample_nearest3d", NEAREST, 3),
     *((f"_upsample_nearest_exact{axes}d", EXACT, axes) for axes in (1, 2, 3)),
     ("upsample_linear1d", LINEAR, 1),
     ("upsample_bilinear2d", LINEAR, 2),
@@ -272,16 +282,15 @@ def _resampled_by_table(
     end.
     """
     most = size if isinstance(size, int) else longest(ctx, size)
-    indices, weights = taps(method, most, factor)
     last = ctx.size(x, axis) - 1
     parts = []
-    for index, weight in zip(indices, weights, strict=True):
-        index_part = ctx.slice(ctx.constant(index), [0], [size])
+    for index, weight in _taps(ctx, method, most, ctx.size(x, axis), factor):
+        index_part = ctx.slice(index, [0], [size])
         part = gathered(ctx, x, combine(ctx, "MIN", index_part, last), axis)
         if method.mode != "NEAREST":
             view: list[Size] = [1] * ctx.rank(x)
             view[axis] = size
-            row = ctx.slice(ctx.constant(weight.to(ctx.dtype(x))), [0], [size])
+            row = ctx.slice(ctx.cast(weight, ctx.dtype(x)), [0], [size])
             part = ctx.elementwise("PROD", part, ctx.reshape(row, view))
         parts.append(part)
     result = parts[0]
@@ -290,3 +299,31 @@ def _resampled_by_table(
     sizes = ctx.exprs(x)
     sizes[axis] = expression(size)
     return ctx.set_sizes(result, sizes)
+
+
+def _taps(
+    ctx: ConversionContext, method: Method, most: int, length: Size, factor: float
+) -> list[tuple[ITensor, ITensor]]:
+    """The indices and weights of each tap: those of the factor, or those of repeated elements if
+    the axis is short.
+    """
+    by_factor = [
+        (ctx.constant(index), ctx.constant(weight))
+        for index, weight in zip(*taps(method, most, factor), strict=True)
+    ]
+    ratio = repeats(method, factor)
+    shortest = bounds(expression(length), ctx.ranges())
+    if ratio is None or shortest is None:
+        return by_factor
+    limit = next(n for n in range(2, most + 3) if int(n * factor) != ratio * n)
+    if shortest[0] >= limit:
+        return by_factor
+    is_short = less(ctx, length, limit)
+    index = torch.arange(most) // ratio
+    return [
+        (
+            choose(ctx, is_short, index, index_by_factor),
+            choose(ctx, is_short, float(number == 0), weight, torch.float32),
+        )
+        for number, (index_by_factor, weight) in enumerate(by_factor)
+    ]
