@@ -75,7 +75,8 @@ def output_length(ctx: ConversionContext, pool: Pool, axis: int, length: Size) -
     return ctx.minimum(count, starting)  # type: ignore[no-any-return]
 
 
-def _may_drop(pool: Pool) -> list[int]:
+def may_drop(pool: Pool) -> list[int]:
+    """The axes along which rounding up may add a window that starts in the trailing padding."""
     return [
         axis
         for axis, length in enumerate(pool.window)
@@ -143,7 +144,7 @@ def _without_dropped(
     """
     lengths = {
         axis + 2: output_length(ctx, pool, axis, ctx.size(x, axis + 2))
-        for axis in _may_drop(pool)
+        for axis in may_drop(pool)
     }
     if all(y.shape[axis] == size for axis, size in lengths.items()):
         return y

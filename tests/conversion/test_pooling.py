@@ -26,6 +26,7 @@ AVERAGES: list[tuple[Any, ...]] = [
     (3, 2, 1, True, False),
     (2, 3, 1, True, True),
     (2, 3, 1, True, False),
+    (4, 3, 2, True, False),
     ((1, 2), (3, 2), 0, True, True),
     (3, 2, 0, True, True, 5),
     (3, 1, 1, False, False, 2),

@@ -15,7 +15,7 @@ from builder.conversion import dtypes
 from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import Size
 from builder.conversion.layers import NAN_UNDEFINED, choose, combine, copy_facts, less
-from builder.conversion.pools import Pool, output_length, pooled
+from builder.conversion.pools import Pool, may_drop, output_length, pooled
 from builder.conversion.registry import converter, for_each
 from builder.conversion.spatial import as_image, iota
 from builder.conversion.values import PerAxis
@@ -38,6 +38,15 @@ def _average_over_padded(ctx: ConversionContext, x: ITensor, pool: Pool) -> ITen
     )
     sizes_of_means = [1, 1, *ctx.sizes(means)[2:]]
     parts = ctx.slice(parts, [0] * len(sizes_of_means), sizes_of_means)
+    return ctx.copy_sizes(means, ctx.elementwise("DIV", means, parts))
+
+
+def _of_inside(ctx: ConversionContext, x: ITensor, pool: Pool) -> ITensor:
+    """Averages over the part of each window in the input, in the same way."""
+    means = pooled(ctx, x, "AVERAGE", pool, "window")
+    one = ctx.constant(torch.ones([1] * ctx.rank(x), dtype=ctx.dtype(x)))
+    ones = ctx.expand(one, [1, 1, *ctx.sizes(x)[2:]])
+    parts = pooled(ctx, ones, "AVERAGE", pool, "window")
     return ctx.copy_sizes(means, ctx.elementwise("DIV", means, parts))
 
 
@@ -92,6 +101,9 @@ def _average(
     """The mean over each window, or over its part inside the input."""
     padded = any(pool.padding) or ceil_mode
     if padded and not count_include_pad:
+        if may_drop(pool):
+            # TensorRT refuses the layer if rounding up pads as much as a window
+            return _of_inside(ctx, image, pool)
         return pooled(ctx, image, "AVERAGE", pool, "inside")
     if ceil_mode and not ctx.capabilities.takes("POOLING.PADDED_UP", image.dtype.name):
         return _average_over_padded(ctx, image, pool)
