@@ -365,7 +365,8 @@ class Memory:
 
     def rename(self, alias: Alias, inner: Alias) -> None:
         """Let the views of `alias` be views of `inner`, which replaces it in the storage."""
-        for view in self._aliases.values():
+        for known in self._aliases.values():
+            view: Alias | None = known
             while view is not None:  # an inner alias has no value of its own
                 if view.parent is alias:
                     view.parent = inner

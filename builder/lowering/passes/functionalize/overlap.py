@@ -91,9 +91,9 @@ def _equal(one: Value, other: Value) -> bool:
         return True
     if ir.is_constant(one) or ir.is_constant(other):
         return ir.is_constant(one) and _number(one) == _number(other)
-    nodes = [one.node(), other.node()]
-    kinds = {node.kind() for node in nodes}
-    return kinds <= _COMPUTED and len(kinds) == 1 and _all_equal(*nodes, first=0)
+    node, other_node = one.node(), other.node()
+    same_kind = node.kind() == other_node.kind() and node.kind() in _COMPUTED
+    return same_kind and _all_equal(node, other_node, first=0)
 
 
 _COMPUTED = frozenset(
@@ -130,7 +130,7 @@ def _alternate(start: Any, other: Any, step: Any) -> bool:
     """Whether ranges of one step have no position in common."""
     if not all(isinstance(number, int) for number in (start, other, step)):
         return False
-    return min(start, other) >= 0 and (start - other) % step != 0
+    return bool(min(start, other) >= 0 and (start - other) % step != 0)
 
 
 def _before(end: Any, start: Any) -> bool:
