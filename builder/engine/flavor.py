@@ -13,6 +13,7 @@ import importlib.metadata
 import importlib.util
 import os
 import re
+import sys
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -145,9 +146,7 @@ def installed_version(name: str) -> str | None:
 
 
 def load() -> ModuleType:
-    """The selected TensorRT module. Also sets Polygraphy's choice, before Polygraphy searches for a
-    library itself.
-    """
+    """The selected TensorRT module. Polygraphy then uses it, too."""
     global _loaded
     if _loaded is None:
         name = chosen()
@@ -157,7 +156,19 @@ def load() -> ModuleType:
 
             polygraphy.config.USE_TENSORRT_RTX = True
         _loaded = importlib.import_module(MODULES[name])
+        _set_in_polygraphy(_loaded)
     return _loaded
+
+
+def _set_in_polygraphy(library: ModuleType) -> None:
+    """Replace the library in the modules of Polygraphy that are imported already: each chose one
+    for itself when it was imported.
+    """
+    for path, module in list(sys.modules.items()):
+        known = getattr(module, "trt", None) if path.startswith("polygraphy.") else None
+        # polygraphy.backend.trt is a package
+        if known is not None and not isinstance(known, ModuleType):
+            module.trt = library  # type: ignore[attr-defined]
 
 
 def name() -> str:

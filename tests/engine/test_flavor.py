@@ -91,3 +91,16 @@ def test_repo_reports_flavor_and_reason(tmp_path: Path) -> None:
         "because": flavor.because(),
     }
     assert f"{used['name']} {used['version']}: {used['because']}" in result.stderr
+
+
+def test_polygraphy_that_was_imported_before_uses_the_flavor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Packages such as MONAI import Polygraphy, which then chooses `tensorrt`."""
+    from polygraphy.backend import trt as package
+    from polygraphy.backend.trt import loader
+
+    monkeypatch.setattr(loader, "trt", object())
+    monkeypatch.setattr(flavor, "_loaded", None)
+    assert flavor.load() is loader.trt
+    assert package.loader is loader
