@@ -4,6 +4,7 @@ from . import served as served
 from . import shared_memory as shared_memory
 from .arrays import to_numpy as to_numpy
 from .arrays import to_torch as to_torch
+from .bisect import agrees_separately as agrees_separately
 from .bisect import compare_value as compare_value
 from .bisect import first_difference as first_difference
 from .bisect import graph_and_network as graph_and_network

@@ -22,14 +22,15 @@ Tensors = dict[str, torch.Tensor]
 
 
 def graph_and_network(
-    conversion: Conversion, inputs: Sequence[torch.Tensor]
+    conversion: Conversion, inputs: Sequence[torch.Tensor], *, separately: bool = False
 ) -> tuple[Tensors, Tensors]:
     """The values of the lowered graph from torch, in program order, and the network's values for
     them from the reference, on the same inputs.
 
     The network has no constants, sizes, and values inside loops and branches. If two values share
     one tensor (a convolution and its folded normalization), it belongs to the later one. Values
-    that need a layer without a reference are left out.
+    that need a layer without a reference are left out. With `separately`, the network computes
+    each value from torch's values, so that no difference reaches another value.
     """
     truth = conversion.lowered.values(*inputs)
     tensors = {
@@ -42,7 +43,10 @@ def graph_and_network(
         str(spec.name): value
         for spec, value in zip(conversion.inputs, inputs, strict=True)
     }
-    values |= reference.inspect(conversion, inputs, set(last), partial=True)
+    replaced = {tensor: truth[name] for tensor, name in last.items() if separately}
+    values |= reference.inspect(
+        conversion, inputs, set(last), partial=True, replaced=replaced
+    )
     known = ((name, tensor) for name, tensor in tensors.items() if last[tensor] == name)
     return truth, {name: values[tensor] for name, tensor in known if tensor in values}
 
@@ -77,6 +81,17 @@ def first_difference(conversion: Conversion, inputs: Sequence[torch.Tensor]) -> 
                 f"{_location(conversion, name)}: output {name!r}: {comparison.problem}"
             )
     return "the outputs: all values before them are equal"
+
+
+def agrees_separately(conversion: Conversion, inputs: Sequence[torch.Tensor]) -> bool:
+    """Whether the network computes every value as torch does from the same values. A difference of
+    its outputs is then the sum of rounding errors.
+    """
+    truth, values = graph_and_network(conversion, inputs, separately=True)
+    return all(
+        compare_value(name, value, truth[name], conversion.precision).passed
+        for name, value in values.items()
+    )
 
 
 def _may_replace(left: torch.dtype, right: torch.dtype) -> bool:

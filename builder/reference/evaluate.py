@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -55,12 +55,14 @@ def inspect(
     names: Collection[str],
     *,
     partial: bool = False,
+    replaced: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:
     """The values of the named tensors of a network, including intermediate ones.
 
     Names that the network lacks are omitted, and so are tensors inside a loop or a conditional.
     Inputs and errors are those of `run`. With `partial`, a layer that cannot be evaluated is not an
-    error: the values up to it are returned.
+    error: the values up to it are returned. Layers read the `replaced` values, by name, in place
+    of the evaluated ones.
     """
     network = getattr(conversion_or_network, "network", conversion_or_network)
     nodes = read_layers(network)
@@ -73,14 +75,16 @@ def inspect(
     values = _bind(network, inputs)
     outputs = [network.get_output(i) for i in range(network.num_outputs)]
     region = Region(nodes, outputs, watched.values())
+    evaluated: dict[str, Tensor] = {}
     try:
-        region.evaluate(values)
+        region.evaluate(values, replaced or {}, evaluated)
     except NetworkEvaluationError:
         if not partial:
             raise
-    return {
+    present = {
         name: values[tensor] for name, tensor in watched.items() if tensor in values
     }
+    return present | {name: evaluated[name] for name in present if name in evaluated}
 
 
 def _bind(network: INetworkDefinition, inputs: Sequence[Tensor]) -> Values:

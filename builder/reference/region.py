@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
+
+from torch import Tensor
 
 from builder.engine import ITensor
 from builder.errors import NetworkEvaluationError
@@ -54,10 +56,23 @@ class Region:
         for tensor, i in last_use.items():
             self.dropped[i].append(tensor)
 
-    def evaluate(self, values: Values) -> None:
-        """Compute the target tensors in `values`. Other values are removed after their last use."""
+    def evaluate(
+        self,
+        values: Values,
+        replaced: Mapping[str, Tensor] | None = None,
+        evaluated: dict[str, Tensor] | None = None,
+    ) -> None:
+        """Compute the target tensors in `values`. Other values are removed after their last use.
+
+        A value of `replaced`, by name, replaces the computed one, which goes to `evaluated`.
+        """
         for step, dropped in zip(self.steps, self.dropped, strict=True):
             step.evaluate(values)
+            for tensor in step.outputs if replaced else ():
+                name = tensor.name
+                if evaluated is not None and tensor in values and name in replaced:
+                    evaluated[name] = values[tensor]
+                    values[tensor] = replaced[name].to(values[tensor].dtype)
             for tensor in dropped:
                 values.pop(tensor, None)
 

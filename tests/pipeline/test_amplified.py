@@ -14,7 +14,13 @@ from builder.dtypes import name_of
 from builder.errors import ParityError
 from builder.manifest import ModelSpec, TensorSpec
 from builder.parity import record
-from builder.pipeline.segment_goldens import AMPLIFIES, check_reference, golden_of
+from builder.pipeline.segment_goldens import (
+    ACCUMULATES,
+    AMPLIFIES,
+    check_reference,
+    golden_of,
+)
+from builder.reference.registry import EVALUATORS
 
 SPEC = ModelSpec(
     "model",
@@ -56,6 +62,42 @@ def test_amplified_rounding_error_is_not_a_defect(
     with pytest.raises(ParityError, match="differs from the module") as caught:
         check_reference(conversion, record(original, SPEC), SPEC)
     assert (caught.value.fix == AMPLIFIES) is amplifies
+
+
+class Doubles(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(30):
+            x = x * 2.0
+        return x
+
+
+@pytest.mark.parametrize(
+    ("error", "original", "accumulates"),
+    [
+        (2.0**-14, Doubles(), True),
+        (2.0**-3, Doubles(), False),  # of an operator
+        (2.0**-14, nn.Tanh(), False),  # of the graph
+    ],
+)
+def test_errors_that_add_up_are_not_a_defect(
+    error: float,
+    original: nn.Module,
+    accumulates: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They were a defect of a converter, where a change of the inputs does not show them."""
+    conversion = builder.convert(
+        torch.jit.script(Doubles()), list(SPEC.inputs), output_names=["y"]
+    )
+    evaluate = EVALUATORS["ELEMENTWISE"]
+    monkeypatch.setitem(
+        EVALUATORS,
+        "ELEMENTWISE",
+        lambda layer, *operands: evaluate(layer, *operands) * (1 + error),
+    )
+    with pytest.raises(ParityError, match="differs from the module") as caught:
+        check_reference(conversion, record(original, SPEC), SPEC)
+    assert (caught.value.fix == ACCUMULATES) is accumulates
 
 
 class Cancels(nn.Module):
