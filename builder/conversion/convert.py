@@ -161,7 +161,7 @@ def _conversion(
         source.profiles,
         source.precision,
         ctx.weights,
-        tuple(ctx.warnings),
+        tuple(dict.fromkeys(ctx.warnings)),
         {name: value for name, value in ctx.values.items() if is_tensor(value)},
     )
 

@@ -5,6 +5,7 @@ changes the value later.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -213,14 +214,17 @@ def test_inferred_facts_preserve_outputs(source: object) -> None:
 def _assert_same_outputs(
     scripted: object, cases: Sequence[tuple[int, ...]], shape: tuple[object, ...]
 ) -> None:
-    graph = scripted if isinstance(scripted, nn.Module) else scripted.graph  # type: ignore[attr-defined]
     spec = builder.TensorSpec("float32", shape, dims={"n": (1, 2, 8), "d": (1, 6, 8)})
-    lowered = builder.lower(graph, specs=[spec])
+    lowered = builder.lower(_graph_of(scripted), specs=[spec])
     for sizes in cases:
         x = torch.randn(sizes)
         expected = scripted(x.clone())  # type: ignore[operator]
         expected = expected if isinstance(expected, tuple) else (expected,)
         torch.testing.assert_close(tuple(lowered.run(x.clone())), expected)
+
+
+def _graph_of(scripted: object) -> Any:
+    return scripted if isinstance(scripted, nn.Module) else scripted.graph  # type: ignore[attr-defined]
 
 
 def ranks_of_parts(x: Tensor) -> Tensor:
@@ -230,6 +234,24 @@ def ranks_of_parts(x: Tensor) -> Tensor:
     for half in x.chunk(x.size(0), 0):
         y = y + half[0] if half.dim() == 2 else y
     return y
+
+
+class Cells(nn.Module):
+    """The states of one cell are the inputs of the next, which has a branch for their rank."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRUCell(6, 8)
+        self.lstm = nn.LSTMCell(8, 6)
+        self.rnn = nn.RNNCell(6, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.zeros(x.size(0), 8)
+        for _ in range(2):
+            h = self.gru(x, h)
+            x, c = self.lstm(h, (x, x))
+            h = self.rnn(c, h)
+        return h
 
 
 def sizes_returned(
@@ -269,13 +291,18 @@ def test_sizes_of_unknown_length_are_refused(source: object) -> None:
         builder.lower(torch.jit.script(source).graph, specs=[spec])
 
 
-def test_ranks_of_parts_are_known() -> None:
+@pytest.mark.parametrize("source", [ranks_of_parts, Cells()])
+def test_ranks_of_parts_and_cells_are_known(source: object) -> None:
     """`nn.GRUCell` has such a branch, and a warning said that no golden reaches it."""
-    scripted = torch.jit.script(ranks_of_parts)
+    scripted = torch.jit.script(source)
     _assert_same_outputs(scripted, [(2, 6), (3, 6)], ("n", 6))
     spec = builder.TensorSpec("float32", ("n", 6), dims={"n": (1, 2, 8)})
-    lowered = builder.lower(scripted.graph, specs=[spec])
+    lowered = builder.lower(_graph_of(scripted), specs=[spec])
     assert not ir.nodes_of(lowered.graph, "prim::If", "aten::dim")
+
+
+def test_rank_of_a_part_in_a_changed_list_is_unknown() -> None:
+    spec = builder.TensorSpec("float32", ("n", 6), dims={"n": (1, 2, 8)})
     changed = torch.jit.script(parts_of_another_rank_are_appended).graph
     unknown = lower(changed, specs=[spec], stop_after="remove-guards")
     assert ir.nodes_of(unknown.graph, "aten::dim")
