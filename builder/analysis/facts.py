@@ -38,10 +38,12 @@ _PARTS = {
     "aten::split": 0,
     "aten::split_with_sizes": 0,
 }
-_CELLS = frozenset(
-    f"aten::{name}" for name in ("gru_cell", "lstm_cell", "rnn_tanh_cell", "rnn_relu_cell")
+_RECURRENT = frozenset(
+    f"aten::{name}{suffix}"
+    for name in ("gru", "lstm", "rnn_tanh", "rnn_relu")
+    for suffix in ("", "_cell")
 )
-"""Their weights have other sizes than examples of equal sizes."""
+"""Operators whose weights have other sizes than examples of equal sizes."""
 _READS_OF_LISTS = frozenset(["aten::__getitem__", "aten::len", "prim::ListUnpack"])
 _AS_FIRST_INPUT = frozenset(
     [
@@ -99,8 +101,8 @@ class Facts:
             self._know_all(node, (self._fact(node.inputsAt(0)),))
         elif kind == "aten::__getitem__":
             self._know_part(node)
-        elif kind in _CELLS:
-            self._know_cell(node)
+        elif kind in _RECURRENT:
+            self._know_states(node)
         elif kind.startswith("aten::"):
             self._know_all(node, kernels.facts_of(node, self._fact))
             if (
@@ -130,11 +132,14 @@ class Facts:
             rank += _PARTS[kind]
         self.know(node.output(), dtype, rank)
 
-    def _know_cell(self, node: Node) -> None:
-        """Record the states of a recurrent cell, which are as the input and the states before."""
+    def _know_states(self, node: Node) -> None:
+        """Record the results of a recurrent operator, which are as the input and the states. Packed
+        sequences have another rank than the states.
+        """
         states = constants.list_items(node.inputsAt(1)) or [node.inputsAt(1)]
         facts = {self._fact(value) for value in (node.inputsAt(0), *states)}
-        if len(facts) == 1 and (fact := facts.pop())[1] == 2:
+        rank = 2 if node.kind().endswith("_cell") else 3
+        if len(facts) == 1 and (fact := facts.pop())[1] == rank:
             self._know_all(node, (fact,) * node.outputsSize())
 
     def _know_rank(self, node: Node, rank: Rank) -> None:

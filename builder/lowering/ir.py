@@ -258,9 +258,20 @@ def splice(node: Node, block: Block) -> None:
 def random_operator(graph: Graph) -> str | None:
     """The kind of the first node with random results, or None."""
     for node in walk(graph):
-        if node.isNondeterministic():
+        if node.isNondeterministic() and not _drops_nothing(node):
             return str(node.kind())
     return None
+
+
+def _drops_nothing(node: Node) -> bool:
+    """Whether the dropout of a node, such as of `aten::lstm`, has no effect."""
+    parsed = schema(node)
+    names = [argument.name for argument in parsed.arguments] if parsed else []
+    arguments = dict(zip(names, node.inputs(), strict=False))
+    return any(
+        name in ("train", "training", "dropout", "dropout_p") and constant(value) == 0
+        for name, value in arguments.items()
+    )
 
 
 # An attribute of nodes. torch's passes keep it, and never merge a node that has it with a node that

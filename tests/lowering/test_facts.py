@@ -237,13 +237,14 @@ def ranks_of_parts(x: Tensor) -> Tensor:
 
 
 class Cells(nn.Module):
-    """The states of one cell are the inputs of the next, which has a branch for their rank."""
+    """The states of one layer are the inputs of the next, which has branches for their rank."""
 
     def __init__(self) -> None:
         super().__init__()
         self.gru = nn.GRUCell(6, 8)
         self.lstm = nn.LSTMCell(8, 6)
         self.rnn = nn.RNNCell(6, 8)
+        self.layers = nn.ModuleList([nn.GRU(8, 8), nn.RNN(8, 8), nn.GRU(8, 8)])
 
     def forward(self, x: Tensor) -> Tensor:
         h = torch.zeros(x.size(0), 8)
@@ -251,7 +252,10 @@ class Cells(nn.Module):
             h = self.gru(x, h)
             x, c = self.lstm(h, (x, x))
             h = self.rnn(c, h)
-        return h
+        y = h.unsqueeze(0)
+        for layer in self.layers:
+            y, state = layer(y)
+        return y
 
 
 def sizes_returned(

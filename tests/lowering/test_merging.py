@@ -202,3 +202,21 @@ def test_equal_weights_of_a_model_merge() -> None:
         if isinstance(n.output().toIValue(), torch.Tensor)
     ]
     assert len(tensors) == 2  # zeros and ones
+
+
+@pytest.mark.parametrize(
+    ("dropout", "train", "random"), [(0.5, 0, None), (0.0, 1, None), (0.5, 1, "lstm")]
+)
+def test_recurrent_layer_without_dropout_is_not_random(
+    dropout: float, train: int, random: str | None
+) -> None:
+    """Errors named it in place of the dropout of another layer."""
+    graph = torch._C.parse_ir(f"""graph(%x : Tensor, %h : Tensor[], %p : Tensor[]):
+      %b : bool = prim::Constant[value=1]()
+      %layers : int = prim::Constant[value=2]()
+      %dropout : float = prim::Constant[value={dropout}]()
+      %train : bool = prim::Constant[value={train}]()
+      %y : Tensor, %hn : Tensor, %cn : Tensor = aten::lstm(
+          %x, %h, %p, %b, %layers, %dropout, %train, %b, %b)
+      return (%y)""")
+    assert ir.random_operator(graph) == (random and f"aten::{random}")
