@@ -74,10 +74,12 @@ class Partition:
     """As of LoweredGraph: the outputs of lists whose length is not known."""
     values: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     """The value of `whole` for each tensor name that a segment reads or computes."""
+    uncounted: bool = False
+    """Whether flops depend on data: those of a product with a data-dependent shape."""
 
     def summary(self) -> str:
         """`3 segments: TensorRT 96.4 % of the flops, 2 transitions, 1.2 MB each at opt` (on
-        average).
+        average). Flops of tensors with data-dependent shapes are not known.
         """
         engines = [segment for segment in self.segments if segment.kind == TENSORRT]
         total = sum(segment.flops for segment in self.segments) or 1
@@ -88,8 +90,9 @@ class Partition:
             / 1e6
             / max(count - 1, 1)
         )
+        flops = "flops that do not depend on data" if self.uncounted else "flops"
         return (
-            f"{counted(count, 'segment')}: TensorRT {share:.1f} % of the flops,"
+            f"{counted(count, 'segment')}: TensorRT {share:.1f} % of the {flops},"
             f" {counted(count - 1, 'transition')}, {crossing:.3g}"
             f" MB{' each' if count > 2 else ''} at opt"
         )
@@ -157,7 +160,23 @@ def _partition(
         lowered.too_long,
         lowered.groups,
         values,
+        any(_is_uncounted(step, shapes) for step in boundary.graph_view.steps),
     )
+
+
+def _is_uncounted(step: Step, shapes: Shapes) -> bool:
+    """Whether the node is a product, and its shape is not known."""
+    return step.node.kind() in _PRODUCTS and not shapes.known.keys() >= set(
+        step.outputs
+    )
+
+
+_PRODUCTS = frozenset(
+    f"aten::{name}"
+    for name in (
+        "linear matmul mm bmm addmm baddbmm _convolution scaled_dot_product_attention"
+    ).split()
+)
 
 
 def _kinds(

@@ -254,7 +254,7 @@ class Cells(nn.Module):
             h = self.rnn(c, h)
         y = h.unsqueeze(0)
         for layer in self.layers:
-            y, state = layer(y)
+            y, _ = layer(y)
         return y
 
 

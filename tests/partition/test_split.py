@@ -374,6 +374,29 @@ def test_engines_never_read_tensors_without_a_range(
     )
 
 
+class Experts(nn.Module):
+    """Each expert computes only the rows that chose it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(8, 2)
+        self.experts = nn.ModuleList([nn.Linear(8, 8) for _ in range(2)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        chosen = self.gate(x).argmax(1)
+        y = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            (rows,) = torch.where(chosen == number)
+            y.index_add_(0, rows, expert(x[rows]))
+        return y
+
+
+def test_flops_of_unknown_shapes_are_not_counted() -> None:
+    """All flops were in TensorRT, and the experts in torch."""
+    _, partitioned = partition(Experts(), ("b", 8), min_block_size=1)
+    assert "100.0 % of the flops that do not depend on data" in partitioned.summary()
+
+
 def test_unknown_shapes_read_only_by_torch_stay_in_torch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
