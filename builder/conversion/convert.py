@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -52,6 +52,8 @@ class Conversion:
     warnings: tuple[str, ...] = field(default=())
     tensors: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """The network's tensors by the name of their graph value."""
+    masks: frozenset[str] = frozenset()
+    """The values of the graph that are limited where they become half."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,7 @@ def _conversion(
         ctx.weights,
         tuple(dict.fromkeys(ctx.warnings)),
         {name: value for name, value in ctx.values.items() if is_tensor(value)},
+        source.rules.masks,
     )
 
 
@@ -193,16 +196,26 @@ def _walked(ctx: ConversionContext, source: _Source) -> list[Any]:
     return [_restored(ctx, value, result, ctx.policy_half) for value, result in outputs]
 
 
-def convert_again(conversion: Conversion, keep_fp32: Sequence[str]) -> Conversion:
-    """Repeat the conversion with other patterns for the layers that stay in float32."""
-    return convert(
+def convert_again(
+    conversion: Conversion,
+    keep_fp32: Sequence[str],
+    masks: Collection[str] | None = None,
+) -> Conversion:
+    """Repeat the conversion with other patterns for the layers that stay in float32, and with
+    limits for the `masks` of its graph (default: the same).
+    """
+    rules = replace(
+        policy(conversion.precision, tuple(keep_fp32)),
+        masks=conversion.masks if masks is None else frozenset(masks),
+    )
+    source = _Source(
         conversion.lowered,
         conversion.inputs,
-        precision=conversion.precision,
-        profiles=conversion.profiles,
-        output_names=conversion.outputs,
-        keep_fp32=keep_fp32,
+        conversion.profiles,
+        conversion.precision,
+        rules,
     )
+    return _conversion(source, conversion.outputs, unroll_limit=64)
 
 
 def named_inputs(

@@ -128,6 +128,9 @@ def _converted(
         extension.check_node(converter.schema, node, converter.build)
     bound = bind(ctx, converter, values)
     dtype = precision.computed(ctx, policy, converter.operator, name, bound)
+    if policy.masks and dtype is not None and dtype == policy.half:
+        limited = precision.limit_masks(ctx, node, values, policy)
+        bound = bind(ctx, converter, limited)
     if dtype is not None:
         precision.apply(ctx, bound, dtype)
     _check_supported(ctx, converter, bound)

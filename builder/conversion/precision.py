@@ -12,6 +12,7 @@ converters/quantize.py writes.
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from builder.conversion.facts import is_tensor
 from builder.conversion.packing import Rows
 from builder.engine import ITensor, capabilities, trt
 from builder.errors import UsageError
-from builder.graph_types import Graph
+from builder.graph_types import Graph, Node
 from builder.lowering import FP8_KIND
 from builder.precisions import FULL, PRECISIONS, TABLE
 
@@ -107,6 +108,8 @@ class Policy:
     half: torch.dtype | None = None
     keep_fp32: tuple[str, ...] = ()
     typed: bool = True
+    masks: frozenset[str] = frozenset()
+    """Values of the graph that a cast to `half` limits, because they would be infinite."""
 
     def dtype(
         self, operator: str, name: str, arguments: SimpleNamespace
@@ -267,6 +270,34 @@ def computed(
         if source and not quantized.fits(source.scale, dtype):
             return torch.float32
     return dtype
+
+
+MASKED = -1.5 * 2.0**15
+"""Where a mask of float32 in half ends. Its rounding step is 32, so the sum with scores up to 16 is
+the same for all, as in float32; and no score makes it infinite.
+"""
+
+
+def limited(ctx: ConversionContext, mask: ITensor) -> ITensor:
+    """The mask, with finite elements of at least MASKED. A softmax of a row whose elements are all
+    infinite in half would be NaN, unlike in the module.
+    """
+    infinite = ctx.elementwise("EQUAL", mask, ctx.like_scalar(mask, -torch.inf))
+    finite = ctx.elementwise("MAX", mask, ctx.like_scalar(mask, MASKED))
+    return ctx.net.add_select(infinite, mask, finite).get_output(0)
+
+
+def limit_masks(
+    ctx: ConversionContext, node: Node, values: Sequence[Any], policy: Policy
+) -> list[Any]:
+    """The values of a node's inputs. The float32 ones among the policy's masks are limited."""
+    names = [value.debugName() for value in node.inputs()]
+    return [
+        limited(ctx, value)
+        if name in policy.masks and is_tensor(value) and _is(value, torch.float32)
+        else value
+        for name, value in zip(names, values, strict=True)
+    ]
 
 
 def apply(

@@ -43,6 +43,8 @@ MASKING = frozenset(
     ).split()
 )
 """Operators between a mask and its softmax."""
+SIZES = frozenset(f"aten::{name}" for name in ("size", "dim", "numel", "len"))
+"""Operators that read no elements."""
 
 
 @dataclass
@@ -83,6 +85,8 @@ class Beyond:
     value: str
     readers: tuple[str, ...]
     greatest: float
+    is_mask: bool = False
+    """Whether it only masks a softmax, and is negative where it exceeds the range."""
 
 
 def beyond_half(
@@ -112,10 +116,10 @@ def beyond_half(
     beyond = []
     for value, (name, readers, extent) in zip(values, candidates, strict=True):
         factor = _before_alpha(value)
-        if name in masks and extent.greatest * factor <= LIMIT:
-            continue
+        is_mask = name in masks and extent.greatest * factor <= LIMIT
         if extent.magnitude * factor > LIMIT:
-            beyond.append(Beyond(name, readers, extent.magnitude * factor))
+            magnitude = extent.magnitude * factor
+            beyond.append(Beyond(name, readers, magnitude, is_mask))
     return (*beyond, *_factors(lowered.graph))
 
 
@@ -131,7 +135,12 @@ def layers(conversion: Conversion, values: Iterable[Beyond]) -> tuple[str, ...]:
     duplicates.
     """
     layer_of_value = _layer_of_value(conversion)
-    names = (name for value in values for name in (value.value, *value.readers))
+    names = (
+        name
+        for value in values
+        if not value.is_mask
+        for name in (value.value, *value.readers)
+    )
     layers = dict.fromkeys(
         layer_of_value[name] for name in names if name in layer_of_value
     )
@@ -156,7 +165,8 @@ def _layer_of_value(conversion: Conversion) -> dict[str, str]:
 
 def report(values: Sequence[Beyond], patterns: Sequence[str]) -> str:
     """The warning about the layers that stay in float32, and the reason."""
-    largest = max(values, key=lambda value: value.greatest)
+    large = (value for value in values if not value.is_mask)
+    largest = max(large, key=lambda value: value.greatest)
     return (
         f"keep_fp32: auto keeps {len(patterns)} layers in float32: values reach"
         f" {largest.greatest:.3g} (%{largest.value}), and float16 ends at {LIMIT:.0f}:"
@@ -174,16 +184,24 @@ def has_half(conversion: Conversion) -> bool:
 def with_layers_in_float32(
     conversion: Conversion, values: Sequence[Beyond], keep_fp32: Sequence[str] = ()
 ) -> tuple[Conversion, tuple[str, ...]]:
-    """(the conversion with the layers of the values in float32, the warning about them).
+    """(the conversion with the layers of the values in float32, the warning about them). Masks of
+    float32 are limited where they become half.
 
     Returns the same conversion and () if the network has no such layers. `keep_fp32` are the
     existing patterns of the conversion.
     """
     patterns = layers(conversion, values)
-    if not patterns:
+    masks = {value.value for value in values if value.is_mask}
+    if not patterns and not any(_is_wide(conversion, name) for name in masks):
         return conversion, ()
-    converted = convert_again(conversion, (*keep_fp32, *patterns))
-    return converted, (report(values, patterns),)
+    converted = convert_again(conversion, (*keep_fp32, *patterns), masks)
+    return converted, (report(values, patterns),) if patterns else ()
+
+
+def _is_wide(conversion: Conversion, name: str) -> bool:
+    """Whether the network has the value in float32."""
+    tensor = conversion.tensors.get(name)
+    return tensor is not None and tensor.dtype.name == "FLOAT"
 
 
 def _before_alpha(value: Value) -> float:
@@ -225,7 +243,7 @@ def _is_promoted(value: Value) -> bool:
 
 def _is_mask(value: Value) -> bool:
     """Whether all values that are computed from this value end in a softmax."""
-    users = [use.user for use in value.uses()]
+    users = [use.user for use in value.uses() if use.user.kind() not in SIZES]
     for user in users:
         if user.kind() in SOFTMAX:
             continue

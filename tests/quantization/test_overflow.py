@@ -81,7 +81,8 @@ class Masked(nn.Module):
 @pytest.mark.parametrize("above", [False, True])
 def test_large_score_is_overflow_but_softmax_mask_is_not(above: bool) -> None:
     mask = torch.tensor([1.0, 0.0]).repeat(1, 4)
-    assert bool(found(Masked(above), ONES[:1], mask)) is above
+    beyond = found(Masked(above), ONES[:1], mask)
+    assert any(not value.is_mask for value in beyond) is above
 
 
 def test_value_that_is_infinite_in_torch_is_not_found() -> None:
@@ -214,3 +215,44 @@ def test_large_value_of_each_kind_is_found(
 def test_large_indices_of_an_embedding_are_not_found() -> None:
     embedding = nn.Embedding(70_000, 4)
     assert found(embedding, torch.tensor([69_999])) == ()
+
+
+class LeftPadded(nn.Module):
+    """Attention as in language models of transformers: a padding token sees only masked ones."""
+
+    def forward(self, x: torch.Tensor, attends: torch.Tensor) -> torch.Tensor:
+        lowest = -3.4028234663852886e38
+        mask = torch.triu(torch.full((x.size(1), x.size(1)), lowest), 1)[None]
+        hidden = mask + attends[:, None, :] == 0
+        mask = mask.expand(x.size(0), -1, -1).masked_fill(hidden, lowest)
+        scores = x @ x.transpose(1, 2)
+        return (scores + mask).softmax(-1) @ x
+
+
+class MaskAsInput(nn.Module):
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return (x @ x.transpose(1, 2) + mask).softmax(-1) @ x
+
+
+@pytest.mark.parametrize(
+    ("module", "mask"),
+    [
+        (LeftPadded(), torch.tensor([[0, 0, 1, 1], [0, 1, 1, 1]])),
+        (MaskAsInput(), torch.full((2, 4, 4), torch.finfo(torch.float32).min).tril(1)),
+        (MaskAsInput(), torch.full((2, 4, 4), -torch.inf).triu(1)),
+    ],
+)
+def test_rows_that_are_masked_as_a_whole_stay_finite(
+    module: nn.Module, mask: torch.Tensor
+) -> None:
+    """A cast made the mask infinite, and the softmax of such a row was NaN."""
+    x = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(0)) / 2
+    specs = [
+        builder.TensorSpec(str(item.dtype).split(".")[1], tuple(item.shape))
+        for item in (x, mask)
+    ]
+    plain = builder.convert(torch.jit.script(module), specs, precision="fp16")
+    beyond = overflow.beyond_half(plain.lowered, [(x, mask)])
+    fixed, _ = overflow.with_layers_in_float32(plain, beyond)
+    (right,) = builder.reference.run(fixed, [x, mask])
+    torch.testing.assert_close(right, module(x, mask), rtol=1e-2, atol=5e-3)
