@@ -68,13 +68,22 @@ class Region:
         """
         for step, dropped in zip(self.steps, self.dropped, strict=True):
             step.evaluate(values)
-            for tensor in step.outputs if replaced else ():
-                name = tensor.name
-                if evaluated is not None and tensor in values and name in replaced:
-                    evaluated[name] = values[tensor]
-                    values[tensor] = replaced[name].to(values[tensor].dtype)
+            if replaced and evaluated is not None:
+                _replace(values, step.outputs, replaced, evaluated)
             for tensor in dropped:
                 values.pop(tensor, None)
+
+
+def _replace(
+    values: Values,
+    tensors: Sequence[Any],
+    replaced: Mapping[str, Tensor],
+    evaluated: dict[str, Tensor],
+) -> None:
+    for tensor in tensors:
+        if tensor in values and tensor.name in replaced:
+            evaluated[tensor.name] = values[tensor]
+            values[tensor] = replaced[tensor.name].to(values[tensor].dtype)
 
 
 def ordered(steps: Sequence[Step], targets: Iterable[ITensor]) -> list[Step]:
