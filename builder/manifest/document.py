@@ -94,12 +94,14 @@ def read(path: Path) -> Document:
         return parsed(_text(path), str(path))
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        wrong = Mistake(str(path), line, "is not UTF-8 text", "save the file as UTF-8")
+        wrong = Mistake(
+            str(path), line, "the file is not UTF-8 text", "save the file as UTF-8"
+        )
         return Document(str(path), mistakes=[wrong])
     except (OSError, ValueError) as error:
         document = Document(str(path))
         reason = getattr(error, "strerror", None) or error
-        document.add((), f"cannot be read: {reason}")
+        document.add((), f"the file cannot be read: {reason}")
         return document
 
 
@@ -111,7 +113,7 @@ def parsed(text: str, file: str) -> Document:
     except yaml.YAMLError as error:
         document.mistakes.append(_syntax_mistake(document.file, error))
     except RecursionError:
-        document.add((), f"is nested deeper than {MAX_DEPTH} levels")
+        document.add((), f"the file is nested deeper than {MAX_DEPTH} levels")
     else:
         _Walk(document).fill(node)
     return document
@@ -120,6 +122,17 @@ def parsed(text: str, file: str) -> Document:
 def compose(text: str) -> yaml.Node | None:
     """The nodes of the text, with their positions. Raises yaml.YAMLError."""
     return yaml.compose(text, Loader=_Loader)
+
+
+def scalar_of(node: yaml.Node) -> Any:
+    """The value of a scalar node."""
+    return _SCALARS.get(node.tag, str)(node.value)
+
+
+def scalar(text: str) -> Any:
+    """The value that `text` has without quotes."""
+    tag = _Loader("").resolve(yaml.ScalarNode, text, (True, False))
+    return _SCALARS.get(tag, str)(text)
 
 
 def _text(path: Path) -> str:
@@ -135,8 +148,31 @@ def _syntax_mistake(file: str, error: yaml.YAMLError) -> Mistake:
     )
     if words.startswith("but "):  # the second half of PyYAML's sentence
         words = f"{getattr(error, 'context', None)}, {words}"
-    fix = "indent with spaces" if "'\\t'" in words else None
-    return Mistake(file, mark.line + 1 if mark else 1, f"not YAML: {words}", fix)
+    line = mark.line + 1 if mark else 1
+    return Mistake(file, line, f"not YAML: {words}", _syntax_fix(words, error, line))
+
+
+_OPENED = {"sequence": "[", "mapping": "{"}
+
+
+def _syntax_fix(words: str, error: yaml.YAMLError, line: int) -> str | None:
+    """How to correct invalid YAML, if that is clear."""
+    if "'\\t'" in words:
+        return "indent with spaces"
+    context = getattr(error, "context", None) or ""
+    begin = getattr(error, "context_mark", None)
+    first = begin.line + 1 if begin else line
+    kind = context.rpartition(" ")[2]
+    if "flow" in context and kind in _OPENED:
+        return f"close the '{_OPENED[kind]}' of line {first}"
+    if "block" in context and kind in ("mapping", "collection"):
+        return f"indent this line as line {first}"
+    texts = ("alias", "anchor", "cannot start any token")
+    if any(text in f"{context} {words}" for text in texts):
+        return "put text that begins with a special character in quotes"
+    if "simple key" in context or "mapping values" in words:
+        return "write KEY: VALUE, and put text with a colon in quotes"
+    return "write one manifest in each file" if "single document" in words else None
 
 
 class _Walk:
@@ -147,7 +183,8 @@ class _Walk:
         self.values = 0
 
     def fill(self, node: yaml.Node | None) -> None:
-        if node is None:
+        is_null = isinstance(node, yaml.ScalarNode) and scalar_of(node) is None
+        if node is None or is_null:
             self.document.add(
                 (), "the manifest is empty", "trt-build init writes a first manifest"
             )
@@ -156,7 +193,9 @@ class _Walk:
         if self.values > MAX_VALUES:
             self.document.data = None
             self.document.add(
-                (), f"has more than {MAX_VALUES} values once its aliases are expanded"
+                (),
+                f"the file has more than {MAX_VALUES} values once its aliases are expanded",
+                "remove an alias that contains itself, or write fewer values",
             )
 
     def value(self, node: yaml.Node, route: Route) -> Any:
@@ -176,7 +215,7 @@ class _Walk:
         return self.scalar(node, route)
 
     def scalar(self, node: yaml.Node, route: Route) -> Any:
-        value = _SCALARS.get(node.tag, str)(node.value)
+        value = scalar_of(node)
         if isinstance(value, float) and not math.isfinite(value):
             self.document.add(route, f"{node.value} is too large for a number")
         return value

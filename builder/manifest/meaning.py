@@ -55,7 +55,7 @@ def _versions_are_kept(document: Document) -> None:
         document.add(
             ("versions", "serve"),
             f"{serve} versions cannot be served: {keep} are kept",
-            None,
+            f"write keep: {serve}",
         )
     if section and "version_policy" in _mapping(document.data.get("triton")):
         document.add(
@@ -124,6 +124,8 @@ def _axes_have_ranges(document: Document) -> None:
 
 def _ranges_are_used(document: Document) -> None:
     used = {axis for _, axis in _axes(document)}
+    if not used and not isinstance(document.data.get("inputs"), list):
+        return  # the inputs are the mistake
     for route, profile in _profiles(document):
         # already reported at the shape
         meant = {nearest(axis, profile) for axis in used if axis not in profile}
@@ -201,6 +203,7 @@ def _batch_is_possible(document: Document) -> None:
                 document.add(
                     ("batching", key, index),
                     f"{kind} {size} is above the axis's max {limit}",
+                    f"remove it, or write max: {size} for the axis",
                 )
 
 
@@ -225,7 +228,8 @@ def _batch_sizes_are_possible(document: Document) -> None:
         known = all(isinstance(number, int) for number in (size, low, high))
         if known and not low <= size <= high:
             message = f"batch size {size} is outside the axis's range, {low} to {high}"
-            document.add(("batch_sizes", index), message)
+            fix = "remove it, or widen the range"
+            document.add(("batch_sizes", index), message, fix)
 
 
 def _padding_is_possible(document: Document) -> None:

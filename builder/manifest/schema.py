@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from builder.manifest.document import Document, Route
+from builder.manifest.document import Document, Route, scalar
 from builder.manifest.suggest import did_you_mean, nearest
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ _NOUNS = {
     "boolean": "true or false",
     "null": "nothing",
 }
+_BOOLEANS = dict.fromkeys(("yes", "on"), "true") | dict.fromkeys(("no", "off"), "false")
+"""Words of YAML 1.1 for true and false."""
 _PYTHON_NOUNS = {
     bool: "boolean",
     int: "integer",
@@ -73,7 +75,13 @@ def check(document: Document, schema_data: dict[str, Any] | None = None) -> None
     """Add every violation of the schema `schema_data`, by default the manifest's, to the document's
     mistakes.
     """
-    for error in _validator()(schema_data or schema()).iter_errors(document.data):
+    errors = list(_validator()(schema_data or schema()).iter_errors(document.data))
+    mistyped = {
+        tuple(error.absolute_path) for error in errors if error.validator == "type"
+    }
+    for error in errors:
+        if error.validator != "type" and tuple(error.absolute_path) in mistyped:
+            continue  # the type is the mistake
         for route, message, fix, key in explain(error):
             document.add(route, message, fix, key=key)
 
@@ -113,7 +121,7 @@ def described(value: object) -> str:
     text = json.dumps(value)
     if len(text) > LONGEST:
         text = f"{text[:LONGEST]}..."
-    return f"{kind} {text}"
+    return f"{kind} {text}" if isinstance(value, str) else text
 
 
 def _unknown_keys(error: Any, route: Route) -> Iterator[Finding]:
@@ -147,7 +155,13 @@ def _missing_keys(error: Any, route: Route) -> Iterator[Finding]:
     key = next(
         key for key in error.validator_value if error.message.startswith(repr(key))
     )
-    yield _finding(route, f" has no {key!r}")
+    known = error.schema["properties"]
+    unused = [name for name in known if name not in error.instance]
+    if any(
+        name not in known and nearest(name, unused) == key for name in error.instance
+    ):
+        return  # reported as an unknown key
+    yield _finding(route, f" has no {key!r}", _example(error.schema))
 
 
 def _wrong_type(error: Any, route: Route) -> Iterator[Finding]:
@@ -155,10 +169,50 @@ def _wrong_type(error: Any, route: Route) -> Iterator[Finding]:
     if not isinstance(kinds, list):
         kinds = [kinds]
     nouns = " or ".join(_NOUNS[str(kind)] for kind in kinds)
-    fix = None
-    if isinstance(error.instance, str) and error.instance.lstrip("-").isdigit():
-        fix = "remove the quotes"
+    if error.instance is None:
+        fix = _no_value(route)
+    else:
+        fix = _typed(error.instance, kinds, error.schema) if route else None
     yield _finding(route, f" must be {nouns}, not {described(error.instance)}", fix)
+
+
+def _typed(value: Any, kinds: Sequence[str], part: Mapping[str, Any]) -> str | None:
+    """How to write the value with one of the types `kinds`, if that is clear."""
+    if kinds == ["string"] and isinstance(value, int | float):
+        return f'write "{json.dumps(value)}"'
+    if isinstance(value, str):
+        meant = scalar(value)
+        word = _BOOLEANS.get(value.lower())
+        if not isinstance(meant, str) and _PYTHON_NOUNS.get(type(meant)) in kinds:
+            return "remove the quotes"
+        if "boolean" in kinds and word:
+            return f"write {word}"
+        if kinds == ["array"] and part.get("items", {}).get("type") == "string":
+            return f"write [{json.dumps(value, ensure_ascii=False)}]"
+    return _example(part)
+
+
+def _no_value(route: Route) -> str:
+    """How to correct a key or item without a value."""
+    is_item = bool(route) and isinstance(route[-1], int)
+    return f"write a value, or remove the {'item' if is_item else 'key'}"
+
+
+def _example(part: Mapping[str, Any]) -> str | None:
+    """The schema's example for its values."""
+    examples = part.get("examples")
+    return f"for example {flow(examples[0])}" if examples else None
+
+
+def flow(value: Any) -> str:
+    """The value as one line of YAML: `{min: 1, opt: 8, max: 32}`."""
+    if isinstance(value, dict):
+        return (
+            "{" + ", ".join(f"{key}: {flow(item)}" for key, item in value.items()) + "}"
+        )
+    if isinstance(value, list):
+        return f"[{', '.join(map(flow, value))}]"
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _not_in_enum(error: Any, route: Route) -> Iterator[Finding]:
@@ -168,7 +222,8 @@ def _not_in_enum(error: Any, route: Route) -> Iterator[Finding]:
         fix = did_you_mean(error.instance, known)
         yield _finding(route, f": {value} is not a known value", fix)
     else:
-        yield _finding(route, f" must be one of {', '.join(known)}, not {value}")
+        fix = _no_value(route) if error.instance is None else None
+        yield _finding(route, f" must be one of {', '.join(known)}, not {value}", fix)
 
 
 def _too_small(error: Any, route: Route) -> Iterator[Finding]:

@@ -99,7 +99,7 @@ CASES = {
     "a graph beyond max": (
         GOOD + "batching: {graphs: [8, 64]}\n",
         7,
-        "batch of a graph 64 is above the axis's max 32",
+        "is above the axis's max 32 / remove it, or write max: 64 for the axis",
     ),
     "a static batch beyond max": (
         GOOD + "batch_sizes: [8, 64]\n",
@@ -231,7 +231,7 @@ CASES = {
     "a whole number written as a float": (
         GOOD + "instances: 2.0\n",
         7,
-        "instances must be a whole number, not a number 2.0",
+        "instances must be a whole number, not 2.0",
     ),
     "more instances than can be counted": (
         GOOD + "instances: 99999999999\n",
@@ -297,6 +297,64 @@ CASES = {
         GOOD + "libraries: [ops.cpp]\n",
         7,
         "must be a .py or .so file",
+    ),
+    "a typo in a required key": (
+        GOOD.replace("dtype:", "dtpye:"),
+        3,
+        "unknown key 'inputs[0].dtpye' / did you mean 'dtype'?",
+    ),
+    "a typo in the key of the inputs": (
+        GOOD.replace("inputs:", "input:"),
+        1,
+        "unknown key 'input' / did you mean 'inputs'?",
+    ),
+    "a float beyond the limit of a whole number": (
+        GOOD + "limits: {memory_mib: 1e30}\n",
+        7,
+        "limits.memory_mib must be a whole number, not 1e+30",
+    ),
+    "no value": (GOOD + "io:\n", 7, "not nothing / write a value, or remove the key"),
+    "only null": ("null\n", 1, "the manifest is empty / trt-build init"),
+    "a number in quotes": (
+        GOOD + "tolerance: {rtol: '1e-3'}\n",
+        7,
+        'must be a number, not text "1e-3" / remove the quotes',
+    ),
+    "a number for text": (
+        GOOD.replace("image", "1"),
+        2,
+        'inputs[0].name must be text, not 1 / write "1"',
+    ),
+    "yes for true": (GOOD + "batching: {enabled: yes}\n", 7, "/ write true"),
+    "text for a list of texts": (
+        GOOD + "targets: a100\n",
+        7,
+        'not text "a100" / write ["a100"]',
+    ),
+    "a list for a range": (
+        GOOD.replace("{min: 1, opt: 8, max: 32}", "[1, 8, 32]"),
+        6,
+        "not a list / for example {min: 1, opt: 8, max: 32}",
+    ),
+    "an asterisk without quotes": (
+        GOOD + "keep_fp32: [*/attention]\n",
+        7,
+        "/ put text that begins with a special character in quotes",
+    ),
+    "a brace left open": (
+        GOOD.replace("max: 32}", "max: 32") + "io: fp16\n",
+        7,
+        "/ close the '{' of line 6",
+    ),
+    "a line indented by one less": (
+        "inputs:\n  - name: x\n   dtype: float32\n",
+        3,
+        "/ indent this line as line 2",
+    ),
+    "more served versions than kept": (
+        GOOD + "versions: {keep: 1, serve: 3}\n",
+        7,
+        "3 versions cannot be served: 1 are kept / write keep: 3",
     ),
     "a list for a key": (GOOD + "[a]: 1\n", 7, "a list or mapping cannot be a key"),
     "brackets without end": (
