@@ -58,11 +58,15 @@ class TrtBuildError(Exception):
 
 
 def summary(error: Exception) -> str:
-    """The message of an error of trt-build; of another error the last line of its text, where torch
-    has the reason, or the name of its class.
+    """The message of an error of trt-build; of an error of the operating system its text without
+    the number; of another error the last line of its text, where torch has the reason, or the name
+    of its class.
     """
     if isinstance(error, TrtBuildError):
         return error.message
+    if isinstance(error, OSError) and error.strerror:
+        name = "" if error.filename is None else f": {error.filename}"
+        return f"{error.strerror}{name}"
     lines = str(error).strip().splitlines()
     return lines[-1] if lines else type(error).__name__
 

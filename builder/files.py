@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import shutil
-import tempfile
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from builder.errors import UsageError
 def write(file: Path, data: bytes, *, keep_mode: bool = False) -> None:
     """Write the data by one rename: readers see the old file or the new one.
 
-    The file gets the mode 644. With `keep_mode`, an existing file keeps its mode. Raises OSError.
+    The umask decides the mode of the file. With `keep_mode`, an existing file keeps its mode.
+    Raises OSError.
     """
     with naming(file):
         _write(file, data, keep_mode)
@@ -36,7 +37,8 @@ def naming(file: Path) -> Iterator[None]:
 
 
 def _write(file: Path, data: bytes, keep_mode: bool) -> None:
-    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    name = file.with_name(f".{file.name}.{uuid.uuid4().hex[:8]}")
+    handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(handle, "wb") as staged:
             staged.write(data)
@@ -44,11 +46,9 @@ def _write(file: Path, data: bytes, keep_mode: bool) -> None:
             os.fsync(staged.fileno())
         if keep_mode and file.exists():
             shutil.copymode(file, name)
-        else:
-            Path(name).chmod(0o644)
         os.replace(name, file)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        name.unlink(missing_ok=True)
         raise
 
 

@@ -24,7 +24,7 @@ from builder.bench.results import (
     client_limit,
     summarize,
 )
-from builder.errors import EnvironmentProblem, ServerError, UsageError
+from builder.errors import EnvironmentProblem, ServerError, UsageError, summary
 from builder.parity import PublishedModel, served, shared_memory
 from builder.progress import Progress, silent
 from builder.serving import PLAIN, Access
@@ -199,7 +199,7 @@ class _Run:
                 raise _Failed("the server does not have it ready")
         except (InferenceServerException, OSError) as error:
             raise EnvironmentProblem(
-                f"no Triton server responds over {self.protocol} at {self.url}: {error}",
+                f"no Triton server responds over {self.protocol} at {self.url}: {summary(error)}",
                 fix="run trt-build serve, pass --serve, or correct the address",
             ) from error
         level = self.level(client, Load(1), PROBE_SECONDS)

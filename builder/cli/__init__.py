@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from builder import __version__, interruption
+from builder.cli.formatting import Context
 
 __all__ = ["main"]
 
@@ -43,9 +44,15 @@ COMMANDS = (
     "doctor",
 )
 
-EXIT_CODES = """\b
-Exit codes: 0 done, 1 a model failed, 2 usage, 3 parity, 4 environment,
-70 a defect of trt-build, 129, 130 or 143 interrupted, 141 output closed."""
+EPILOG = """\b
+First steps:
+  trt-build init models
+  trt-build repo models --out model_repository
+  trt-build verify model_repository --serve
+  trt-build serve model_repository
+
+Exit codes: 0 success, 1 a model failed, 2 usage, 3 parity, 4 environment, 70 a defect of
+trt-build, 129, 130 or 143 interrupted, 141 output closed."""
 
 
 Resolved = tuple[str | None, click.Command | None, list[str]]
@@ -54,6 +61,7 @@ Resolved = tuple[str | None, click.Command | None, list[str]]
 class LazyGroup(click.Group):
     """A group whose commands are the modules of the same name."""
 
+    context_class = Context
     wants_json = False
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -83,7 +91,7 @@ class LazyGroup(click.Group):
         except KeyboardInterrupt:
             raise click.exceptions.Exit(_interrupted()) from None
         except OSError as error:
-            raise click.exceptions.Exit(_unwritable(error)) from None
+            raise click.exceptions.Exit(self._failed(error)) from None
 
     def _document(self, error: click.UsageError) -> None:
         """Print a usage error as the one JSON document if --json is set."""
@@ -106,7 +114,16 @@ class LazyGroup(click.Group):
         except KeyboardInterrupt:
             ctx.exit(_interrupted())
         except OSError as error:
-            ctx.exit(_unwritable(error))
+            ctx.exit(self._failed(error))
+
+    def _failed(self, error: OSError) -> int:
+        """Report that the help could not be printed, or that a path cannot be read. Returns the
+        exit code.
+        """
+        from builder.cli.command import exit_code_of
+        from builder.cli.terminal import Terminal
+
+        return exit_code_of(Terminal(as_json=self.wants_json), error)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Resolved:
         try:
@@ -125,14 +142,6 @@ def _interrupted() -> int:
     return 130
 
 
-def _unwritable(error: OSError) -> int:
-    """Report that the help could not be printed. Returns the exit code."""
-    from builder.cli.command import exit_code_of
-    from builder.cli.terminal import Terminal
-
-    return exit_code_of(Terminal(), error)
-
-
 def _did_you_mean(word: str) -> str:
     from builder.manifest import nearest
 
@@ -142,7 +151,7 @@ def _did_you_mean(word: str) -> str:
 
 @click.command(
     cls=LazyGroup,
-    epilog=EXIT_CODES,
+    epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="trt-build")

@@ -11,7 +11,11 @@ from builder.cli.command import command
 from builder.cli.terminal import Terminal, command_line
 
 
-@command("adopt", "Write edits of a published config into the manifest.")
+@command(
+    "adopt",
+    "Write edits of a published config into the manifest.",
+    "trt-build adopt model_repository net --models models",
+)
 @click.argument("repository", type=options.PATH)
 @click.argument("model")
 @options.path(

@@ -92,7 +92,12 @@ def limit(*, help: str) -> options.Decorator:
     return click.option("--limit", type=Limit(), help=help)
 
 
-@command("bench", "Measure throughput and latency under load.")
+@command(
+    "bench",
+    "Measure throughput and latency under load.",
+    "trt-build bench model_repository --serve --concurrency 1,8",
+    "trt-build bench model_repository --url localhost:8000 --limit p99=20ms",
+)
 @click.argument("repository", type=options.PATH)
 @options.url
 @options.grpc_url
@@ -156,6 +161,7 @@ def bench_command(terminal: Terminal, /, repository: Path, **settings: Any) -> i
         raise click.UsageError(
             "pass --serve, or the address of an endpoint (--url, --grpc-url)"
         )
+    _require_writable(settings["baseline"], repository, settings["record"])
     verify.quiet_interrupts()
     with (
         terminal.progress() as progress,
@@ -245,6 +251,16 @@ def _endpoint(
         grpc,
     ):
         yield Endpoint(http, grpc)
+
+
+def _require_writable(file: Path | None, repository: Path, record: bool) -> None:
+    """Raise EnvironmentProblem if the results cannot be written where they are requested."""
+    from builder.report import records
+
+    if file is not None:
+        records.require_writable(file)
+    if record:
+        options.require_writable_results(repository, records.BENCH)
 
 
 def _record(

@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     Result = Bisection | TrtBuildError
 
 
-@command("bisect", "Name the first node that differs from the original module.")
+@command(
+    "bisect",
+    "Name the first node that differs from the original module.",
+    "trt-build bisect models --only net --reduce failing",
+)
 @click.argument("target", type=options.PATH, metavar="MODELS_OR_REPOSITORY")
 @options.only
 @options.inputs
@@ -67,6 +71,8 @@ def bisect_command(
     orders = _orders(target, files, settings, isolate)
     if record and files is None:
         raise UsageError("--record requires a repository", fix="remove --record")
+    if record:
+        options.require_writable_results(target, "bisect")
     if reduce_to is not None:
         paths.create_folder(reduce_to, "--reduce")
     results_by_name = _results(terminal, orders, reduce_to, isolate)

@@ -76,26 +76,29 @@ build_options = options.together(
         "--workspace",
         "workspace_bytes",
         type=Size(),
-        help="Maximum workspace memory of the engine.",
+        help="Maximum workspace memory of the engine, such as 2GiB. [default: TensorRT's]",
     ),
     click.option(
         "--pool",
         "pools",
         type=Pool(),
         multiple=True,
-        help="Limit of another memory pool.",
+        help="Limit of another memory pool, such as tactic_dram=1GiB. Repeatable.",
     ),
     click.option(
         "--optimization-level",
         type=click.IntRange(0, 5),
-        help="TensorRT's builder optimization level. 0 builds fastest, 5 searches longest.",
+        metavar="LEVEL",
+        help="TensorRT's builder optimization level. 0 builds fastest, 5 searches longest. "
+        "[default: TensorRT's]",
     ),
     click.option(
         "--tactic-source",
         "sources",
         multiple=True,
         metavar="NAME",
-        help="Use only this tactic source. Repeatable.",
+        help="Use only this tactic source: cublas, cublas_lt, cudnn, edge_mask_convolutions or "
+        "jit_convolutions. Repeatable.",
     ),
     options.choice(
         "--hardware-compatible",

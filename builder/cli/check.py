@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from builder.errors import ManifestError
 
 
-@command("check", "Run all steps of `repo` except publication, and report the result.")
+@command(
+    "check",
+    "Run all steps of `repo` except publication, and report the result.",
+    "trt-build check models",
+    "trt-build check models/net.pt --precision fp16 --no-build",
+)
 @options.models_options
 @options.layout
 @options.torch_steps
@@ -37,7 +42,7 @@ if TYPE_CHECKING:
     "--show-config/--no-config",
     "with_config",
     default=False,
-    help="Show the generated config.pbtxt.",
+    help="Show the generated config.pbtxt. [default: --no-config]",
 )
 def check_command(
     terminal: Terminal,

@@ -18,6 +18,7 @@ import click
 
 from builder import interruption
 from builder.cli import paths
+from builder.cli.formatting import Context, epilog
 from builder.cli.terminal import Terminal, only_json
 from builder.errors import ManifestError, TrtBuildError
 
@@ -50,6 +51,8 @@ class Command(click.Command):
     """A command whose function takes a Terminal first (see `command`) and returns the exit code, or
     None for 0.
     """
+
+    context_class = Context
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -110,9 +113,13 @@ def exit_code_of(terminal: Terminal, error: BaseException) -> int:
     return code
 
 
-def command(name: str, short_help: str) -> Callable[[Callable[..., Any]], Command]:
+def command(
+    name: str, short_help: str, *examples: str
+) -> Callable[[Callable[..., Any]], Command]:
     """Decorates the function of a command, which takes a Terminal first."""
-    make = click.command(name, cls=Command, short_help=short_help)
+    make = click.command(
+        name, cls=Command, short_help=short_help, epilog=epilog(examples)
+    )
     return lambda function: make(click.pass_obj(function))
 
 

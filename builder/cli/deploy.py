@@ -33,7 +33,11 @@ UNITS: Mapping[str, int] = {"Mi": 1 << 20, "Gi": 1 << 30}
 """The bytes of each unit that --memory accepts."""
 
 
-@command("deploy", "Write manifests for Kubernetes or KServe.")
+@command(
+    "deploy",
+    "Write manifests for Kubernetes or KServe.",
+    "trt-build deploy kubernetes model_repository --image REGISTRY/NAME:TAG",
+)
 @click.argument("platform", type=click.Choice(PLATFORMS))
 @click.argument("repository", type=options.PATH)
 @options.path(
@@ -44,7 +48,9 @@ UNITS: Mapping[str, int] = {"Mi": 1 << 20, "Gi": 1 << 30}
     help="The manifests are written to DIR/kubernetes or DIR/kserve.",
 )
 @click.option(
-    "--name", help="Name of the objects. [default: the repository's name, with hyphens]"
+    "--name",
+    metavar="NAME",
+    help="Name of the objects. [default: the repository's name, with hyphens]",
 )
 @click.option("--namespace", metavar="NAME", help="Namespace of the objects.")
 @click.option(
@@ -55,6 +61,7 @@ UNITS: Mapping[str, int] = {"Mi": 1 << 20, "Gi": 1 << 30}
 )
 @click.option(
     "--image",
+    metavar="IMAGE",
     help="Container image. [default: NVIDIA's Triton image whose TensorRT can load the plans]",
 )
 @options.count(
@@ -95,6 +102,7 @@ UNITS: Mapping[str, int] = {"Mi": 1 << 20, "Gi": 1 << 30}
 )
 @click.option(
     "--storage-image",
+    metavar="IMAGE",
     help="The image that copies the repository from object storage (kubernetes)."
     " [default: KServe's storage initializer]",
 )

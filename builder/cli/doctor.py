@@ -48,7 +48,10 @@ class Finding:
 
 
 @command(
-    "doctor", "Check this machine, or check whether a server can load a repository."
+    "doctor",
+    "Check this machine, or check whether a server can load a repository.",
+    "trt-build doctor",
+    "trt-build doctor model_repository --image 26.01",
 )
 @click.argument("repository", type=options.PATH, required=False)
 @click.option(
@@ -70,6 +73,7 @@ class Finding:
 @click.option(
     "--port",
     type=click.IntRange(1, 65533),
+    metavar="PORT",
     default=8000,
     help="HTTP port. gRPC and metrics use the next two.",
 )

@@ -12,7 +12,11 @@ from builder.cli.command import command
 from builder.cli.terminal import Terminal
 
 
-@command("explain", "Show why a model would or would not be built again.")
+@command(
+    "explain",
+    "Show why a model would or would not be built again.",
+    "trt-build explain models --out model_repository",
+)
 @build_options.request_options
 @options.path(
     "--out",

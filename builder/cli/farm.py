@@ -10,6 +10,7 @@ import click
 
 from builder.cli import options
 from builder.cli.command import command
+from builder.cli.formatting import Context
 from builder.cli.terminal import Terminal
 
 farm_file_argument = click.argument("farm_file", type=options.PATH, metavar="FARM.yaml")
@@ -23,7 +24,10 @@ def farm_command() -> None:
     """Show or cancel what `trt-build repo --farm` builds on a Ray cluster."""
 
 
-@command("status", "Show nodes, targets and runs.")
+farm_command.context_class = Context
+
+
+@command("status", "Show nodes, targets and runs.", "trt-build farm status farm.yaml")
 @farm_file_argument
 def status_command(terminal: Terminal, /, farm_file: Path) -> None:
     """Show which nodes can build for each target of FARM.yaml, and the runs of `repo --farm` on its
@@ -51,7 +55,7 @@ def status_command(terminal: Terminal, /, farm_file: Path) -> None:
     terminal.result(data, lambda: _show(terminal, data))
 
 
-@command("cancel", "Cancel the runs on a cluster.")
+@command("cancel", "Cancel the runs on a cluster.", "trt-build farm cancel farm.yaml")
 @farm_file_argument
 def cancel_command(terminal: Terminal, /, farm_file: Path) -> None:
     """Cancel every run of `trt-build repo --farm` on the cluster of FARM.yaml. Such a run publishes

@@ -33,7 +33,11 @@ DIGITS = 12
 """Number of shown digits of a source file's SHA-256."""
 
 
-@command("history", "Show the versions of published models.")
+@command(
+    "history",
+    "Show the versions of published models.",
+    "trt-build history model_repository",
+)
 @click.argument("repository", type=options.PATH_OR_URL)
 @options.only
 def history_command(

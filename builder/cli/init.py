@@ -28,10 +28,15 @@ HEAD = """\
 """
 
 
-@command("init", "Write manifests from the graphs of model files.")
+@command(
+    "init",
+    "Write manifests from the graphs of model files.",
+    "trt-build init models",
+)
 @click.argument("file", type=options.PATH)
 @click.option(
     "--module",
+    metavar="NAME",
     help="A submodule or method of the file, such as encoder.0 or forward_features.",
 )
 @options.path("--out", help="Output file. [default: beside the model]")

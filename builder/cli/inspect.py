@@ -24,7 +24,12 @@ PLAN_FACTS = "plan.json"
 SIDECAR = "trt-build.json"
 
 
-@command("inspect", "Print a network's layers, a plan's facts, or a repository.")
+@command(
+    "inspect",
+    "Print a network's layers, a plan's facts, or a repository.",
+    "trt-build inspect models/net.pt",
+    "trt-build inspect model_repository",
+)
 @click.argument("target", type=options.PATH)
 @options.inputs
 @options.sample

@@ -21,10 +21,15 @@ if TYPE_CHECKING:
     from builder.lowering import LoweredGraph
 
 
-@command("lower", "Print a model's graph after any pass.")
+@command(
+    "lower",
+    "Print a model's graph after any pass.",
+    "trt-build lower models/net.pt --trace",
+)
 @click.argument("file", type=options.PATH)
 @click.option(
     "--module",
+    metavar="NAME",
     help="A submodule or method of the file. [default: that of the manifest]",
 )
 @options.flag(
@@ -46,7 +51,7 @@ if TYPE_CHECKING:
 @options.count(
     "--unroll-limit",
     minimum=0,
-    help="Unroll loops with a known trip count up to this.",
+    help="Unroll loops with a known trip count up to N. [default: that of the manifest, else 64]",
 )
 @options.path(
     "--out",

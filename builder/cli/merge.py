@@ -11,7 +11,11 @@ from builder.cli.command import command
 from builder.cli.terminal import Terminal
 
 
-@command("merge", "Join repositories that were built on different GPUs.")
+@command(
+    "merge",
+    "Join repositories that were built on different GPUs.",
+    "trt-build merge built_on_a100 built_on_l4 --out model_repository",
+)
 @click.argument(
     "repositories", type=options.PATH, nargs=-1, required=True, metavar="REPOSITORY..."
 )

@@ -59,7 +59,9 @@ def flag(*names: str, help: str) -> Decorator:
 
 def seconds(name: str, default: float, *, help: str) -> Decorator:
     """An option for a duration."""
-    return click.option(name, type=POSITIVE, default=default, help=help)
+    return click.option(
+        name, type=POSITIVE, default=default, metavar="SECONDS", help=help
+    )
 
 
 def choice(*names: str, values: Sequence[str], help: str, **settings: Any) -> Decorator:
@@ -69,6 +71,7 @@ def choice(*names: str, values: Sequence[str], help: str, **settings: Any) -> De
 
 def count(*names: str, minimum: int = 1, help: str, **settings: Any) -> Decorator:
     """An option for a number of things, at least `minimum`."""
+    settings = {"metavar": "N", **settings}
     return click.option(*names, type=click.IntRange(minimum), help=help, **settings)
 
 
@@ -116,7 +119,7 @@ goldens = click.option(
     "goldens",
     multiple=True,
     metavar="NAME",
-    help="Send only goldens of these names.",
+    help="Send only this golden. Repeatable.",
 )
 requests = path(
     "--requests",
@@ -138,7 +141,7 @@ sign = path(
 precision = choice(
     "--precision",
     values=PRECISIONS,
-    help="Override the precision of the manifests.",
+    help="Precision of all models. [default: that of each manifest]",
 )
 flavor = choice(
     "--flavor",
@@ -161,14 +164,15 @@ plugins = click.option(
     metavar="FILE",
     help=(
         "A Python file or module that registers converters, evaluators, decompositions or passes. "
-        "It is imported first."
+        "It is imported first. Repeatable."
     ),
 )
 libraries = path(
     "--library",
     "libraries",
     multiple=True,
-    help="A .py or .so file with the model's custom operators (`libraries` in a manifest).",
+    help="A .py or .so file with the model's custom operators (`libraries` in a manifest). "
+    "Repeatable.",
 )
 require_sandbox = flag(
     "--require-sandbox",
@@ -220,7 +224,7 @@ state = choice(
     values=STATE_MODES,
     help=(
         "Keep the state of stateful models in the server (implicit) or in the client (explicit). "
-        "Overrides the manifests."
+        "[default: that of each manifest]"
     ),
 )
 accept_incompatible = flag(
@@ -337,6 +341,15 @@ record = flag(
 )
 
 
+def require_writable_results(repository: Path, kind: str) -> None:
+    """Raise EnvironmentProblem if --record cannot keep results of this kind, one of
+    builder.report.records.KINDS.
+    """
+    from builder.report import records
+
+    records.require_writable(records.path(repository, kind))
+
+
 endpoint = together(url, grpc_url, access)
 """The address of a server, and what it requires of a client."""
 write_env = flag(
@@ -364,7 +377,8 @@ def store(function: Any) -> Any:
     option = click.option(
         "--store",
         metavar="URL",
-        help="The store of built plans: a folder or a URL (s3://, gs://).",
+        help="The store of built plans: a folder or a URL (s3://, gs://). [default: "
+        "$TRT_BUILD_STORE, else trt-build/plans in the cache folder]",
     )
     none = flag("--no-store", help="Neither read from nor write to the store.")
 

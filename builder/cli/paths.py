@@ -7,6 +7,7 @@ result is shown, and messages name the URL.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,7 +42,14 @@ class NamedPath(click.Path):
             self.fail("the path has a null character", param, ctx)
         if isinstance(value, str):
             value = _without_missing_parts(value)
+            _require_access(value)
         return super().convert(value, param, ctx)
+
+
+def _require_access(path: str) -> None:
+    """Raise PermissionError for an existing path that this user may not read."""
+    if os.path.exists(path) and not os.access(path, os.R_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
 
 def _without_missing_parts(path: str) -> str:

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from builder.triton import history
 
 
-@command("promote", "Copy published models into another repository.")
+@command(
+    "promote",
+    "Copy published models into another repository.",
+    "trt-build promote staging production --only net",
+)
 @click.argument("source", type=options.PATH_OR_URL, metavar="FROM")
 @click.argument("target", type=options.CHANGED_PATH_OR_URL, metavar="TO")
 @options.only

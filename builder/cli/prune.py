@@ -11,7 +11,11 @@ from builder.cli.command import command
 from builder.cli.terminal import Terminal
 
 
-@command("prune", "Remove old versions of published models.")
+@command(
+    "prune",
+    "Remove old versions of published models.",
+    "trt-build prune model_repository --keep 3",
+)
 @click.argument("repository", type=options.CHANGED_PATH_OR_URL)
 @options.count(
     "--keep",

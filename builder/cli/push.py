@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from builder.serving import Access
 
 
-@command("push", "Load models into a running server, verified at the endpoint.")
+@command(
+    "push",
+    "Load models into a running server, verified at the endpoint.",
+    "trt-build push model_repository --url localhost:8000",
+)
 @click.argument("repository", type=options.PATH)
 @options.endpoint
 @options.control_token
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
 @click.option(
     "--drain",
     type=options.FiniteRange(0),
+    metavar="SECONDS",
     default=10.0,
     help="Seconds until the old steps of an ensemble are unloaded.",
 )

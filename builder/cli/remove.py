@@ -11,7 +11,11 @@ from builder.cli.command import command
 from builder.cli.terminal import Terminal
 
 
-@command("remove", "Remove published models with all versions.")
+@command(
+    "remove",
+    "Remove published models with all versions.",
+    "trt-build remove model_repository net",
+)
 @click.argument("repository", type=options.CHANGED_PATH_OR_URL)
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...")
 def remove_command(

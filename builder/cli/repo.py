@@ -33,7 +33,12 @@ COLUMNS = (
 )
 
 
-@command("repo", "Build a Triton model repository from a folder of models.")
+@command(
+    "repo",
+    "Build a Triton model repository from a folder of models.",
+    "trt-build repo models --out model_repository",
+    "trt-build repo models/net.pt --out model_repository --precision fp16",
+)
 @build_options.request_options
 @options.require_sandbox
 @options.choice(
@@ -43,7 +48,7 @@ COLUMNS = (
     show_default=False,
     help=(
         "graph: write each model's graph before and after every pass to DIR.graphs beside the "
-        "repository."
+        "repository. [default: info]"
     ),
 )
 @options.flag(
@@ -80,7 +85,7 @@ COLUMNS = (
     minimum=0,
     default=0,
     show_default=False,
-    help="Models built in parallel. 0: as many as the machine allows.",
+    help="Models built in parallel. [default: as many as the machine allows]",
 )
 @click.option(
     "--isolate/--no-isolate",
@@ -162,6 +167,8 @@ def _run(
 ) -> int:
     """Build the models and show the results. Returns the exit code."""
     options.note_unread(terminal, models)
+    if extra.record:
+        options.require_writable_results(out, "build")
     used = _used_flavor(terminal, settings["flavor"])
     search_precision = settings.pop("search_precision")
     graphs = _sibling(out, "graphs") if extra.graphs else None

@@ -12,7 +12,11 @@ from builder.cli.terminal import Terminal
 from builder.printable import counted
 
 
-@command("report", "Write a page of evidence for a repository.")
+@command(
+    "report",
+    "Write a page of evidence for a repository.",
+    "trt-build report model_repository -o report.html",
+)
 @click.argument("repository", type=options.PATH)
 @options.path("--out", "-o", help="Output file. [default: standard output]")
 @options.choice(

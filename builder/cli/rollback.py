@@ -11,7 +11,11 @@ from builder.cli.command import command
 from builder.cli.terminal import Terminal
 
 
-@command("rollback", "Serve an earlier version of a model again.")
+@command(
+    "rollback",
+    "Serve an earlier version of a model again.",
+    "trt-build rollback model_repository net --to 3",
+)
 @click.argument("repository", type=options.CHANGED_PATH_OR_URL)
 @click.argument("model")
 @options.count(

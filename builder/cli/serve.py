@@ -37,31 +37,37 @@ SERVE_CHECKS = (
 """Preflight findings that the server itself reports less clearly, or only at the first request."""
 
 
-@command("serve", "Serve a model repository with tritonserver.")
+def _port(name: str, last: int = 65535, *, help: str) -> options.Decorator:
+    """An option for a port; 0 chooses a free one."""
+    return click.option(name, type=click.IntRange(0, last), metavar="PORT", help=help)
+
+
+@command(
+    "serve",
+    "Serve a model repository with tritonserver.",
+    "trt-build serve model_repository --port 9000 --watch",
+)
 @click.argument("repository", type=options.PATH)
-@click.option(
+@_port(
     "--port",
-    type=int,
+    last=65533,
     help="HTTP port; gRPC and metrics use the next two. 0: free ports.",
 )
-@click.option(
-    "--http-port", type=int, help=f"HTTP port. [default: {HTTP}; 0: a free one]"
-)
-@click.option(
-    "--grpc-port", type=int, help=f"gRPC port. [default: {GRPC}; 0: a free one]"
-)
-@click.option(
-    "--metrics-port",
-    type=int,
-    help=f"Metrics port. [default: {METRICS}; 0: a free one]",
-)
+@_port("--http-port", help=f"HTTP port. [default: {HTTP}; 0: a free one]")
+@_port("--grpc-port", help=f"gRPC port. [default: {GRPC}; 0: a free one]")
+@_port("--metrics-port", help=f"Metrics port. [default: {METRICS}; 0: a free one]")
 @click.option(
     "--address",
+    metavar="HOST",
     default="127.0.0.1",
     help="Address to listen on. 0.0.0.0: all interfaces.",
 )
 @click.option(
-    "--log-verbose", type=int, default=0, help="tritonserver's own verbosity."
+    "--log-verbose",
+    type=int,
+    metavar="LEVEL",
+    default=0,
+    help="tritonserver's own verbosity.",
 )
 @options.path("--log-file", help="Keep tritonserver's log here.")
 @options.seconds("--timeout", 180.0, help="Seconds to wait until all models are ready.")

@@ -11,7 +11,11 @@ from builder.cli.command import command
 from builder.cli.terminal import Terminal
 
 
-@command("sign", "Sign published models with a private key.")
+@command(
+    "sign",
+    "Sign published models with a private key.",
+    "trt-build sign model_repository --key sign.key",
+)
 @click.argument("repository", type=options.PATH)
 @options.path(
     "--key",

@@ -33,7 +33,12 @@ class Names(click.ParamType[tuple[str, ...]]):
 
     def __init__(self, *names: str) -> None:
         self.names = names
-        self.name = ",".join(names)
+
+    name = "names"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """`[none|half],...`, because click's own form is in capital letters."""
+        return f"[{'|'.join(self.names)}],..."
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -46,7 +51,11 @@ class Names(click.ParamType[tuple[str, ...]]):
         return names
 
 
-@command("tune", "Find the configuration that serves best under load.")
+@command(
+    "tune",
+    "Find the configuration that serves best under load.",
+    "trt-build tune model_repository --models models --limit p99=20ms",
+)
 @click.argument("repository", type=options.PATH)
 @options.path(
     "--models",
@@ -59,6 +68,7 @@ class Names(click.ParamType[tuple[str, ...]]):
 @click.option(
     "--rate",
     type=options.POSITIVE,
+    metavar="N",
     help="Find the lowest latency at this many requests per second (Poisson arrivals).",
 )
 @options.choice(
@@ -74,16 +84,24 @@ class Names(click.ParamType[tuple[str, ...]]):
     3.0,
     help="Duration of each load level. It is longer if a percentile needs more requests.",
 )
-@numbers("--instances", help="Instance counts to try.")
+@numbers(
+    "--instances",
+    help="Instance counts to try. [default: 1 to the number of cores, at most 4]",
+)
 @numbers(
     "--max-batch",
-    help="Maximum batch sizes to try. Afterwards clients cannot send larger requests.",
+    help="Maximum batch sizes to try. Afterwards clients cannot send larger requests. "
+    "[default: that of the manifest]",
 )
-@numbers("--queue-delay", zero=True, help="Queue delays to try, in microseconds.")
+@numbers(
+    "--queue-delay",
+    zero=True,
+    help="Queue delays to try, in microseconds. [default: 0,200,1000,5000 up to half of --limit]",
+)
 @click.option(
     "--preferred",
     type=Names("none", "half", "full"),
-    help="Preferred batch sizes to try.",
+    help="Preferred batch sizes to try: none, half or all of the maximum. [default: none,half]",
 )
 @click.option("--profiles", type=Names("one", "static"), help="Profiles to try.")
 @click.option(

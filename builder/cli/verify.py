@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     from builder.parity import ModelParity
 
 
-@command("verify", "Compare a running server with the goldens of its repository.")
+@command(
+    "verify",
+    "Compare a running server with the goldens of its repository.",
+    "trt-build verify model_repository --serve",
+    "trt-build verify model_repository --url localhost:8000",
+)
 @click.argument("repository", type=options.PATH_OR_URL)
 @options.endpoint
 @options.flag(
@@ -92,6 +97,8 @@ def verify_command(
     source = _source(ladder, files, plugins, isolate, server_options.engine)
     names = list(settings.pop("only")) or None
     unsigned = _unsigned(repository, signature, names, server_options.serve)
+    if record:
+        options.require_writable_results(repository, "verify")
     quiet_interrupts()
     models: list[ModelParity] = []
     if server_options.engine or server_options.has_endpoint or source is None:

@@ -19,6 +19,7 @@ from builder.deployment.server_facts import ServerFacts, of_image, this_machine
 from builder.errors import EnvironmentProblem, UsageError
 from builder.store import published
 from builder.triton import releases
+from builder.unforeseen import file_system_fix
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ def _read(repository: Path) -> tuple[dict[str, Model], list[Finding]]:
     for folder in sorted(path for path in repository.iterdir() if path.is_dir()):
         try:
             models[folder.name] = read(folder)
+        except PermissionError as error:
+            findings.append(_forbidden(folder.name, error))
         except (OSError, ValueError, UsageError) as error:
             message = f"it cannot be read: {error}"
             findings.append(
@@ -82,14 +85,24 @@ def _read(repository: Path) -> tuple[dict[str, Model], list[Finding]]:
     return models, findings
 
 
+def _forbidden(name: str, error: PermissionError) -> Finding:
+    """The finding for a model with a file that this user may not read."""
+    message = f"{error.filename or 'it'} cannot be read: {error.strerror}"
+    return Finding(UNREADABLE, name, message, file_system_fix(error))
+
+
 def _findings(
     repository: Path, models: Models, server: ServerFacts, digests: bool
 ) -> Iterator[Finding]:
     for rule in MODEL_RULES:
         if digests or rule.number != DAMAGED:
             for model in models.values():
-                with published.shaped(model.folder):
-                    messages = list(rule.check(model, models, server))
+                try:
+                    with published.shaped(model.folder):
+                        messages = list(rule.check(model, models, server))
+                except PermissionError as error:
+                    yield _forbidden(model.name, error)
+                    continue
                 for message in messages:
                     yield Finding(
                         rule.number, model.name, message, rule.fix, rule.severity

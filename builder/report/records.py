@@ -4,7 +4,9 @@ repository.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import shlex
 import sys
@@ -103,6 +105,27 @@ def keep(repository: Path, kind: str, data: Mapping[str, Any]) -> Path:
     ]
     write(file, {**data, "models": [*unchanged, *new]})
     return file
+
+
+def require_writable(file: Path) -> None:
+    """Raise EnvironmentProblem if results cannot be written to `file`, before they are measured."""
+    nearest = next(path for path in file.absolute().parents if path.exists())
+    readable = not file.exists() or os.access(file, os.R_OK)
+    if not nearest.is_dir():
+        number = errno.ENOTDIR
+    elif not (readable and os.access(nearest, os.W_OK | os.X_OK)):
+        number = errno.EACCES
+    else:
+        return
+    raise _unwritable(file, OSError(number, os.strerror(number)))
+
+
+def _unwritable(file: Path, error: OSError) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        f"the results cannot be written: {error.strerror}",
+        where=str(file),
+        fix=file_system_fix(error),
+    )
 
 
 def carry(source: Path, target: Path, names: Sequence[str]) -> str | None:
@@ -269,11 +292,7 @@ def write_text(file: Path, text: str) -> None:
         file.parent.mkdir(exist_ok=True)
         files.write_text(file, text)
     except OSError as error:
-        raise EnvironmentProblem(
-            f"the results cannot be written: {error.strerror}",
-            where=str(file),
-            fix=file_system_fix(error),
-        ) from error
+        raise _unwritable(file, error) from error
 
 
 def _entries(record: Mapping[str, Any]) -> list[Any]:

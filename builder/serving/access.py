@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from tritonclient import grpc as triton_grpc
 from tritonclient import http as triton_http
 
-from builder.errors import EnvironmentProblem, UsageError
+from builder.errors import EnvironmentProblem, UsageError, summary
 
 SECURE = ("https", "grpcs")
 SCHEMES = ("http", "grpc", *SECURE)
@@ -59,7 +59,7 @@ def no_server(
 ) -> EnvironmentProblem:
     """The error if no server responds at `url`. The fix says to correct `address`."""
     return EnvironmentProblem(
-        f"no Triton server responds over {protocol}: {error}",
+        f"no Triton server responds over {protocol}: {summary(error)}",
         where=url,
         fix=f"run trt-build serve, or correct {address}",
     )

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from builder.errors import EnvironmentProblem, PublishError, UsageError
+from builder.errors import EnvironmentProblem, PublishError, UsageError, summary
 from builder.store import retired, urls
 from builder.store.published import CONFIG, RESULTS, SIDECAR, SIGNATURE
 from builder.torchscript import sha256
@@ -267,7 +267,7 @@ def _file_system(url: str) -> tuple[Any, str]:
 
 def _unusable(url: str, verb: str, error: Exception) -> EnvironmentProblem:
     return EnvironmentProblem(
-        f"{url} could not be {verb}: {error}",
+        f"{url} could not be {verb}: {summary(error)}",
         fix="check that it exists and can be reached from this machine, and its credentials",
     )
 

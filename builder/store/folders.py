@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from builder.errors import EnvironmentProblem
+from builder.errors import EnvironmentProblem, summary
 from builder.store.storage import Store
 from builder.torchscript import sha256
 
@@ -187,6 +187,6 @@ def _explained(url: str, verb: str) -> Iterator[None]:
         raise
     except Exception as error:  # each backend raises different errors
         raise EnvironmentProblem(
-            f"the store {url} could not be {verb}: {error}",
+            f"the store {url} could not be {verb}: {summary(error)}",
             fix="check that the store can be reached from this machine, and its credentials",
         ) from error

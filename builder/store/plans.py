@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.engine import BuildOptions, Plan, config, refit, timing
-from builder.errors import EngineError, TrtBuildError
+from builder.errors import EngineError, TrtBuildError, summary
 from builder.store import key as keys
 from builder.store.canonical import digest
 from builder.store.differences import because
@@ -197,6 +197,6 @@ class Plans:
             raise
         except Exception as failure:  # backends of fsspec raise different errors
             self.warnings.append(
-                f"the store {self.store.url} could not be {verb}: {failure}"
+                f"the store {self.store.url} could not be {verb}: {summary(failure)}"
             )
             return None

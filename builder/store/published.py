@@ -159,11 +159,16 @@ def special(folder: Path) -> Iterator[tuple[Path, str]]:
 
 
 def read(file: Path) -> dict[str, Any]:
-    """The content of a trt-build.json; empty if it is not a regular file or has no JSON object."""
+    """The content of a trt-build.json; empty if it is not a regular file or has no JSON object.
+
+    Raises PermissionError.
+    """
     try:
         if not stat.S_ISREG(file.stat().st_mode):
             return {}
         record = json.loads(file.read_text(encoding="utf-8"))
+    except PermissionError:
+        raise
     except (OSError, ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) else {}
@@ -460,5 +465,7 @@ def _hash(path: Path, hashes: Hashes) -> str | None:
         if path.is_file():
             return hashes.sha256(path)
         return None
+    except PermissionError:
+        raise  # the file may be intact
     except OSError:
         return None

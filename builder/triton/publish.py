@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from builder.errors import PublishBlocked, PublishError
+from builder.errors import PublishBlocked, PublishError, summary
 from builder.manifest import Versions
 from builder.store import edits, published, retired, staging
 from builder.triton import bytecode, copying, layout, signatures, versions
@@ -135,7 +135,7 @@ def blocked(name: str, repository: Path, change: str = "published") -> Iterator[
         kind = PublishBlocked if error.errno in BLOCKING else PublishError
         is_missing = error.errno == errno.ENOENT  # another process changed the folder
         raise kind(
-            f"model {name!r} was not {change}: {error}",
+            f"model {name!r} was not {change}: {summary(error)}",
             where=str(repository / name),
             fix=copying.AGAIN if is_missing else file_system_fix(error, "repository"),
         ) from error

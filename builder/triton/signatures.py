@@ -112,7 +112,7 @@ def _sign(folder: Path, key: Path) -> None:
         # a signature lists ignored paths, so later content there would pass, too
         with bytecode.removed(folder):
             _signer(key).set_hashing_config(_hashing()).sign(folder, written)
-        written.chmod(0o644)
+        shutil.copymode(folder / CONFIG, written)
         written.replace(folder / SIGNATURE)
     except ValueError as error:
         raise UsageError(

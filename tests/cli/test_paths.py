@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,6 +46,21 @@ def test_refused_url_exits_with_2_and_hides_its_password(
     assert result.exit_code == 2, result.output
     assert message in result.stderr and "hunter22" not in result.output
     assert not (small.parent / "out").exists()
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_path_without_read_permission_exits_with_4(
+    small: Path,
+    run: Callable[..., Result],
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != str(small))
+    result = run("check", small, *options)
+    assert result.exit_code == 4
+    assert "Permission denied" in result.stderr and "Usage:" not in result.stderr
+    if options:
+        assert json.loads(result.stdout)["error"]["exit_code"] == 4
 
 
 def test_folder_of_a_published_model_is_refused_as_repository(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import re
 import shutil
@@ -181,6 +183,26 @@ def test_invalid_json_is_reported(clean: Path, tmp_path: Path) -> None:
         finding.number == "P01"
         and "planned/1/plan.json is not JSON: " in finding.message
     )
+
+
+@pytest.mark.parametrize("name", ["config.pbtxt", "trt-build.json", "1/model.py"])
+def test_unreadable_file_is_reported(
+    clean: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """It may be as it was published."""
+    denied, opened = str(clean / "scorer" / name), io.open
+
+    def refusing(file: Any, *arguments: Any, **settings: Any) -> Any:
+        if str(file) == denied:
+            raise PermissionError(errno.EACCES, "Permission denied", denied)
+        return opened(file, *arguments, **settings)
+
+    monkeypatch.setattr(io, "open", refusing)
+    monkeypatch.setattr("builtins.open", refusing)
+    (finding,) = preflight(clean, HOST)
+    assert (finding.number, finding.subject) == ("P01", "scorer")
+    assert finding.message == f"{denied} cannot be read: Permission denied"
+    assert "access" in finding.fix
 
 
 def test_valid_repository_has_no_findings(clean: Path) -> None:

@@ -311,6 +311,18 @@ def test_malformed_record_is_refused(
     assert result.exit_code == 2 and "record" in result.stderr
 
 
+@pytest.mark.parametrize("command", ["verify --serve", "bench --serve"])
+def test_unwritable_record_is_refused_before_the_measurement(
+    tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models.results").touch()  # also root cannot create a file in it
+    arguments = [*command.split(), str(tmp_path / "models"), "--record"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 4 and "results cannot be written" in result.stderr
+    assert "tritonserver: start" not in result.stderr
+
+
 def test_records_keep_other_models_and_omit_secrets(
     repository: Path, tmp_path: Path
 ) -> None:

@@ -445,6 +445,20 @@ def test_model_that_cannot_be_read_is_not_left_out(
             read()
 
 
+def test_file_without_permission_is_not_damaged(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = publish(net(1), repository)
+    denied = PermissionError(errno.EACCES, "Permission denied", str(folder / "x"))
+    monkeypatch.setattr(Hashes, "sha256", Mock(side_effect=denied))
+    for read in (
+        lambda: history.history(folder),
+        lambda: list(published.damaged(folder)),
+    ):
+        with pytest.raises(PermissionError):
+            read()
+
+
 @pytest.mark.parametrize("reader", ["promote", "merge", "history"])
 def test_model_that_is_replaced_while_it_is_read(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str

@@ -71,6 +71,8 @@ def _sha256(path: Path) -> str:
         with path.open("rb") as stream:
             for block in iter(lambda: stream.read(1 << 20), b""):
                 digest.update(block)
+    except PermissionError:
+        raise  # the file may be as it was published
     except OSError:
         return "missing"
     return digest.hexdigest()
