@@ -4,6 +4,7 @@
     ├── ModelError                        1   one model failed; the others continue
     │   ├── ModelFileError                    the file is not a TorchScript archive that can be loaded
     │   ├── LoweringError                     a pass cannot express the graph
+    │   │   └── KeyMistake                        a value of the manifest does not fit the module
     │   ├── UnsupportedOperators              every operator that has no converter, all at once
     │   ├── ConversionError                   a converter cannot build this node
     │   ├── NetworkEvaluationError            the reference cannot evaluate the network, or disagrees with TensorRT
@@ -90,6 +91,14 @@ class ModelFileError(ModelError):
 
 class LoweringError(ModelError):
     """A pass cannot express the graph without changing its results."""
+
+
+class KeyMistake(LoweringError):
+    """The value of the manifest's `key` does not fit the module."""
+
+    def __init__(self, key: str, message: str, fix: str) -> None:
+        super().__init__(message, fix=fix)
+        self.key = key
 
 
 class UnboundedListError(LoweringError):

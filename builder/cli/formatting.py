@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import click
 
@@ -14,7 +14,7 @@ class Formatter(click.HelpFormatter):
     """click's formatter, which otherwise leaves 8 columns for the text of a 40-column terminal."""
 
     def write_dl(
-        self, rows: Sequence[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
+        self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
     ) -> None:
         """Write the terms and their texts in two columns."""
         most = self.width // 4 if self.width < NARROW else col_max

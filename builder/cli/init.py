@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Request = tuple[Path, "str | None", tuple[Path, ...], tuple[str, ...]]
 """Arguments for reading a file: the file, its submodule, libraries, plugins."""
 HEAD = """\
-# {name}: required information that the file does not have. Every key: docs/manifest.md.
+# {name}: names, dtypes and shapes of the inputs. Every key: docs/manifest.md.
 # A name in a shape is an axis that varies; dims has its range. Lines with
 # a question mark are guesses: look at them.
 """

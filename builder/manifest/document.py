@@ -131,7 +131,7 @@ def scalar_of(node: yaml.Node) -> Any:
 
 def scalar(text: str) -> Any:
     """The value that `text` has without quotes."""
-    tag = _Loader("").resolve(yaml.ScalarNode, text, (True, False))
+    tag = _Loader("").resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
     return _SCALARS.get(tag, str)(text)
 
 

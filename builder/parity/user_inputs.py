@@ -138,6 +138,7 @@ def _check(spec: ModelSpec, tensors: Sequence[TensorSpec], arrays: Arrays) -> No
         raise UsageError(
             f"the arrays are {sorted(arrays)}, the inputs {names}",
             where=str(spec.goldens),
+            fix="save one array for each input, with its name",
         )
     for tensor in tensors:
         _check_one(spec, tensor, arrays[tensor.name or ""])
@@ -146,6 +147,7 @@ def _check(spec: ModelSpec, tensors: Sequence[TensorSpec], arrays: Arrays) -> No
         raise UsageError(
             f"the shapes {shapes} are in no profile of the model",
             where=str(spec.goldens),
+            fix="use arrays of other shapes, or widen the ranges in the manifest",
         )
 
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from builder.errors import InPlaceError, TrtBuildError, UsageError
+from builder.errors import InPlaceError, KeyMistake, TrtBuildError, UsageError
 from builder.manifest import ModelSpec, axis_ranges, manifest_location
 from builder.pipeline import (
     branches,
@@ -256,6 +256,9 @@ def lower(
         if spec.fallback.require_full:
             raise
         return lower_as_written(loaded, reason)
+    except KeyMistake as mistake:
+        mistake.where = manifest_location(spec, mistake.key)
+        raise
     _check_inputs(spec, graph)
     return Lowered(spec, module, graph)
 

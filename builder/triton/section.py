@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from tritonclient.grpc import model_config_pb2 as pb
 
 from builder.errors import UsageError
-from builder.manifest import ModelSpec, manifest_location
+from builder.manifest import ModelSpec, did_you_mean, manifest_location
 
 OWNED: Mapping[str, str] = {
     "name": "the name of the model file sets it",
@@ -64,6 +64,28 @@ def merge_ensemble(message: pb.ModelConfig, spec: ModelSpec) -> None:
     _merge(message, spec, lambda name: name in OF_ENSEMBLES)
 
 
+_WORD = re.compile(r"\w+")
+_UNKNOWN = re.compile(
+    r'has no field named "(?P<name>[^"]*)" at "ModelConfig\.(?P<at>[^"]*)"'
+    r".*?\[(?P<known>[^\]]*)\]\W*$",
+    re.DOTALL,
+)
+"""protobuf's message for a field that a message does not have."""
+
+
+def _explained(field: str, text: str) -> tuple[str, str | None]:
+    """protobuf's message `text` about the field in our words, and the fix."""
+    unknown = _UNKNOWN.search(text)
+    if unknown is None:
+        return f"triton.{field}: {text.rstrip('.')}", None
+    known = [
+        re.sub(r"(?=[A-Z])", "_", word).lower()
+        for word in _WORD.findall(unknown["known"])
+    ]
+    problem = f"triton.{unknown['at']} has no field {unknown['name']!r}"
+    return problem, did_you_mean(unknown["name"], known)
+
+
 def parsed(spec: ModelSpec) -> Any:
     """Parse the section as a ModelConfig message.
 
@@ -75,10 +97,9 @@ def parsed(spec: ModelSpec) -> Any:
         try:
             json_format.ParseDict({field: value}, part)
         except (json_format.ParseError, ValueError, TypeError) as error:
-            raise UsageError(
-                f"triton.{field}: {error}",
-                where=manifest_location(spec, "triton", field),
-            ) from error
+            problem, fix = _explained(field, str(error))
+            where = manifest_location(spec, "triton", field)
+            raise UsageError(problem, where=where, fix=fix) from error
         if unknown := next(_unknown_numbers(part), None):
             raise UsageError(
                 f"triton.{unknown}", where=manifest_location(spec, "triton", field)

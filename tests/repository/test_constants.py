@@ -15,6 +15,7 @@ from builder.lowering import lower
 from builder.manifest import load
 from builder.manifest.spec import TensorSpec
 from builder.parity import record
+from builder.pipeline import stages
 
 
 class Settings(nn.Module):
@@ -120,3 +121,17 @@ def test_goldens_use_the_constants(tmp_path: Path) -> None:
         x, threshold = (torch.from_numpy(np.array(a)) for a in golden.inputs.values())
         expected = Threshold()(x, float(threshold), 2)
         torch.testing.assert_close(torch.from_numpy(golden.outputs["output"]), expected)
+
+
+@pytest.mark.parametrize("key", ["constants: {treshold: 1}", "max_lengths: {boxes: 2}"])
+def test_key_that_does_not_fit_the_module_has_its_line(
+    tmp_path: Path, key: str
+) -> None:
+    torch.jit.script(nn.ReLU()).save(str(tmp_path / "m.pt"))
+    (tmp_path / "m.yaml").write_text(
+        f"inputs: [{{name: input, dtype: float32, shape: [4]}}]\n{key}\n"
+    )
+    (spec,) = load(tmp_path)
+    with pytest.raises(LoweringError) as refused:
+        stages.lower(stages.load(spec))
+    assert refused.value.where == f"{tmp_path / 'm.yaml'}:2" and refused.value.fix

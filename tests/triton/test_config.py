@@ -467,6 +467,11 @@ LEVELS = {"priority_levels": 2, "default_priority_level": 1}
         ({"max_batchsize": 4}, "has no such field"),
         ({"metric_tags": 4}, "triton.metric_tags"),
         ({"instance_group": [{"kind": "KIND_TPU"}]}, "KIND_TPU"),
+        (
+            {"instance_group": [{"cuont": 1}]},
+            "triton.instance_group[0] has no field 'cuont'\n"
+            "  where: /nowhere/model.pt\n  fix:   did you mean 'count'?",
+        ),
         ({"dynamic_batching": {"preferred_batch_size": [4]}}, "batching.preferred"),
         ({"optimization": {"cuda": {"graphs": True}}}, "batching.graphs"),
         ({"parameters": {"trt_build.version": {"string_value": "0"}}}, "provenance"),

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from builder.errors import LoweringError
+from builder.errors import KeyMistake
 from builder.graph_types import Graph, Node, Type, Value
 from builder.lowering import ir
 from builder.lowering.arguments import (
@@ -99,7 +99,7 @@ def _nearest(graph: Graph, value: Value) -> Node:
 def checked(
     constants: Mapping[str, Any], graph: Graph, names: Sequence[str]
 ) -> dict[str, Any]:
-    """The constants converted to the types of their arguments. Raises LoweringError with every name
+    """The constants converted to the types of their arguments. Raises KeyMistake with every name
     that is not an argument of forward, and every value that does not fit its type.
     """
     types = {
@@ -111,8 +111,8 @@ def checked(
         if problem:
             problems.append(problem)
     if problems:
-        raise LoweringError(
-            "; ".join(problems), fix="correct `constants` in the manifest"
+        raise KeyMistake(
+            "constants", "; ".join(problems), "correct `constants` in the manifest"
         )
     return {name: _as_type(value, types[name]) for name, value in constants.items()}
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from builder.errors import LoweringError, UnboundedListError
+from builder.errors import KeyMistake, LoweringError, UnboundedListError
 from builder.lowering import ir
 from builder.lowering.arguments import PACKED_SEQUENCE, field_names
 from builder.lowering.emit import Emit
@@ -129,7 +129,7 @@ class Bounds:
         return self.declared.get(name or "output")
 
     def check(self) -> None:
-        """Raise LoweringError for a declared name that no list has."""
+        """Raise KeyMistake for a declared name that no list has."""
         for name in self.declared:
             if name not in self.lists:
                 similar = difflib.get_close_matches(name, self.lists, 1)
@@ -137,8 +137,11 @@ class Bounds:
                 hint = f"its lists: {lists}"
                 if similar:
                     hint = f"did you mean {similar[0]!r}?"
-                raise LoweringError(
-                    f"max_lengths names {name!r}, and forward returns no list of that name ({hint})"
+                raise KeyMistake(
+                    "max_lengths",
+                    f"max_lengths names {name!r}, and forward returns no list of that name"
+                    f" ({hint})",
+                    "correct `max_lengths` in the manifest",
                 )
 
 
