@@ -169,10 +169,9 @@ def _wrong_type(error: Any, route: Route) -> Iterator[Finding]:
     if not isinstance(kinds, list):
         kinds = [kinds]
     nouns = " or ".join(_NOUNS[str(kind)] for kind in kinds)
+    fix = _typed(error.instance, kinds, error.schema) if route else None
     if error.instance is None:
         fix = _no_value(route)
-    else:
-        fix = _typed(error.instance, kinds, error.schema) if route else None
     yield _finding(route, f" must be {nouns}, not {described(error.instance)}", fix)
 
 
