@@ -26,6 +26,7 @@ from .locations import source_range as source_range
 from .lower import as_written as as_written
 from .lower import for_precision as for_precision
 from .lower import lower as lower
+from .objects import read_attribute as read_attribute
 from .paranoid import Paranoid as Paranoid
 from .paranoid import execute_graph as execute_graph
 from .passes import Context as Context

@@ -17,12 +17,19 @@ import torch
 
 from builder.errors import LoweringError
 from builder.graph_types import Graph, Node, Type, Value
-from builder.lowering import enumerations, ir, local_attributes, unread_writes
+from builder.lowering import (
+    enumerations,
+    ir,
+    local_attributes,
+    recast_attributes,
+    unread_writes,
+)
 from builder.lowering.emit import Emit
 from builder.lowering.executor import constants_to_numbers
 from builder.lowering.folding import propagate_constants
 from builder.lowering.locations import source_line, source_range
 from builder.lowering.marking import inline_and_mark
+from builder.lowering.objects import ModuleObject, is_object, read_attribute
 from builder.lowering.regions import make_plain
 from builder.lowering.steps import FREEZE, LOWER_GRAPH, Steps
 
@@ -82,6 +89,7 @@ def frozen_graph(
 def _fold_attributes(graph: Graph, module: torch.jit.ScriptModule, source: Any) -> None:
     """Replace the attributes by constants. Raises LoweringError if the graph keeps state."""
     local_attributes.replace(graph, source)
+    recast_attributes.replace(graph)
     unread_writes.remove(graph, _is_created, partial(_shares_memory, module, graph))
     lower_attributes(graph, source)
 
@@ -176,8 +184,8 @@ def lower_attributes(graph: Graph, module: Any) -> None:
         if owner is None:
             continue
         name = node.s("name")
-        attribute = owner.getattr(name)
-        if isinstance(attribute, torch._C.ScriptModule):
+        attribute = read_attribute(owner, node)
+        if isinstance(attribute, torch._C.ScriptModule | ModuleObject):
             owners[node.output().unique()] = attribute
         elif node.hasUses():
             constant = _constant(
@@ -370,8 +378,7 @@ def _is_created(value: Value) -> bool:
     """
     while value.node().kind() in ("prim::GetAttr", "prim::Enter"):
         value = value.node().inputsAt(0)
-    kind = value.type()
-    return kind.kind() == "ClassType" and "__init__" in kind.method_names()
+    return is_object(value.type())
 
 
 def _drop_self(graph: Graph) -> None:

@@ -248,6 +248,22 @@ def return_tuple(graph: Graph, values: Sequence[Value]) -> None:
     graph.registerOutput(returned.output())
 
 
+def read_tuples(graph: Graph) -> bool:
+    """Replace the elements of tuples that the graph builds by the values that it builds them from.
+    Returns whether any was replaced.
+    """
+    replaced = False
+    for node in nodes_of(graph, "prim::TupleUnpack"):
+        packed = node.inputsAt(0).node()
+        if packed.kind() == "prim::TupleConstruct":
+            replace(node, inputs(packed))
+            replaced = True
+    for node in nodes_of(graph, "prim::TupleConstruct"):
+        if not node.hasUses():
+            node.destroy()
+    return replaced
+
+
 def splice(node: Node, block: Block) -> None:
     """Replace an If by the nodes of one of its blocks."""
     for child in list(block.nodes()):

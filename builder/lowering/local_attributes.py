@@ -1,5 +1,5 @@
-"""Replace an attribute of the module by a local value, if every path of a call writes it before it
-reads it: then no call reads the value of an earlier one.
+"""Replace an attribute by a local value, if every path of a call writes it before it reads it: an
+attribute of the module, of which then no call reads the value of an earlier one, or of an object.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from builder.graph_types import Block, Graph, Node, NodeList, Type, Value
 from builder.lowering import ir
 from builder.lowering.emit import Emit
+from builder.lowering.objects import read_attribute
 
 _READ, _WRITE = "prim::GetAttr", "prim::SetAttr"
 _MODULES = ("ClassType", "InterfaceType")
@@ -60,6 +61,54 @@ def replace(graph: Graph, module: Any) -> None:
         local.rewrite(graph, None)
 
 
+def replace_objects(graph: Graph) -> None:
+    """Replace each object that the graph creates by the values of its attributes. Objects that are
+    used in another way, such as in a list, are left as they are.
+    """
+    if ir.nodes_of(graph, "prim::CreateObject"):
+        ir.read_tuples(graph)
+    while any(
+        _replace_object(graph, creation)
+        for creation in ir.nodes_of(graph, "prim::CreateObject")
+    ):
+        ir.read_tuples(graph)  # the attributes of a replaced object may be objects
+
+
+def _replace_object(graph: Graph, creation: Node) -> bool:
+    """Replace one object if only its attributes are used. Returns whether it was replaced."""
+    created = creation.output()
+    users = [use.user for use in created.uses()]
+    if not all(_is_access(user, created) for user in users):
+        return False
+    owner: Modules = {created.unique(): ((), None)}
+    types = {
+        user.s("name"): user.output().type() for user in users if user.kind() == _READ
+    }
+    attributes = [
+        _Local(graph, Attribute((), name), kind, owner) for name, kind in types.items()
+    ]
+    try:
+        for local in attributes:
+            local.check(graph, False)
+    except _ReadBeforeWrite:
+        return False
+    for local in attributes:
+        local.rewrite(graph, None)
+    for unread in [use.user for use in created.uses()]:
+        unread.destroy()
+    creation.destroy()
+    return True
+
+
+def _is_access(node: Node, created: Value) -> bool:
+    """Whether the node reads or writes an attribute of the object, and does not store the object
+    itself.
+    """
+    return node.kind() in (_READ, _WRITE) and all(
+        value.unique() != created.unique() for value in ir.inputs(node)[1:]
+    )
+
+
 Modules = Mapping[int, tuple[tuple[str, ...], Any]]
 """The path and the module of a value, by the number of the value."""
 
@@ -73,7 +122,7 @@ def _modules(graph: Graph, module: Any) -> Modules:
         if owner is None or node.output().type().kind() not in _MODULES:
             continue
         path, source = owner
-        inner = source.getattr(node.s("name"))
+        inner = read_attribute(source, node)
         if isinstance(inner, torch._C.ScriptModule):
             modules[node.output().unique()] = (*path, node.s("name")), inner
     return modules

@@ -10,8 +10,9 @@ import torch
 
 from builder.errors import LoweringError, TrtBuildError, UsageError
 from builder.frontends import ExportedModule
-from builder.graph_types import Graph, Node, Value
+from builder.graph_types import Graph, Value
 from builder.lowering import ir
+from builder.lowering.constant_writes import writes_constant
 from builder.lowering.containers import Containers, containers
 from builder.lowering.emit import Emit
 from builder.lowering.executor import constants_to_numbers
@@ -22,6 +23,7 @@ from builder.lowering.paranoid import Paranoid, seeded
 from builder.lowering.passes import Context, torch_passes
 from builder.lowering.passes.attention import scale_queries
 from builder.lowering.passes.interface import checked, flatten_inputs
+from builder.lowering.passes.nones import fold_none_in_loops
 from builder.lowering.passes.outputs import flatten_outputs
 from builder.lowering.passes.unroll import resolve_static_ifs
 from builder.lowering.pipeline import passes_for, run_passes
@@ -155,6 +157,7 @@ AS_WRITTEN = (
     torch_passes.inline,
     torch_passes.propagate_constants,  # arguments that are bound decide branches
     resolve_static_ifs,
+    fold_none_in_loops,
     flatten_outputs,
     torch_passes.lower_tuples_of_torch,
     torch_passes.eliminate_dead_code,
@@ -188,10 +191,9 @@ def as_written(
         specs=tuple(specs),
     )
     trace = (*steps.records, *run_passes(graph, context, AS_WRITTEN))
-    aliases = graph.alias_db()
-    tensor_constants = filter(_is_tensor, ir.nodes_of(graph, "prim::Constant"))
-    if any(aliases.has_writers(node.output()) for node in tensor_constants):
+    if writes_constant(graph):
         raise reason
+    aliases = graph.alias_db()
     _copy(graph, [value for value in graph.inputs() if aliases.has_writers(value)])
     return replace(_lowered(module, graph, context, trace), as_written=str(reason))
 
@@ -202,10 +204,6 @@ def _copy(graph: Graph, inputs: Sequence[Value]) -> None:
     for value in inputs:
         copy = Emit(graph, first).op("aten::clone", value, None)
         value.replaceAllUsesAfterNodeWith(copy.node(), copy)
-
-
-def _is_tensor(node: Node) -> bool:
-    return isinstance(node.output().toIValue(), torch.Tensor)
 
 
 def _paranoid(paranoid: Any, specs: Sequence[TensorSpec]) -> Paranoid | None:

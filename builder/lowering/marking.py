@@ -19,6 +19,7 @@ import torch
 from builder.graph_types import Graph, Node, NodeList
 from builder.lowering import ir
 from builder.lowering.containers import LISTS, UNKNOWN
+from builder.lowering.objects import read_attribute
 
 _CALLED = re.compile(r"([^.()]+)\(([^()]*)\)")
 _SELF = "SELF"
@@ -161,7 +162,7 @@ class _Marker:
         name = node.s("name")
         attribute = None
         if owner is not None:
-            attribute = owner.getattr(name)
+            attribute = read_attribute(owner, node)
         if isinstance(attribute, torch._C.ScriptModule):
             self.owners[node.output().unique()] = (
                 f"{path}.{name}".lstrip("."),

@@ -9,6 +9,7 @@ from typing import Any
 from builder.errors import LoweringError
 from builder.graph_types import Graph, Node, Type
 from builder.lowering import ir
+from builder.lowering.local_attributes import replace_objects
 from builder.lowering.locations import source_line
 
 _HARMLESS = ("torch.autograd.grad_mode.", "torch.autograd.profiler.record_function")
@@ -29,6 +30,7 @@ def make_plain(graph: Graph, *, keep_objects: bool = False) -> None:
         ir.C._jit_pass_autocast(graph)
     if ir.nodes_of(graph, "prim::fork"):
         _join(graph)
+    replace_objects(graph)
     for creation in ir.nodes_of(graph, "prim::CreateObject"):
         name = creation.output().type().annotation_str.removeprefix("__torch__.")
         if not name.startswith(_HARMLESS):

@@ -1,5 +1,6 @@
 """Remove writes to attributes of the module that nothing reads, such as a count of calls, or
-attention weights that are kept for a plot.
+attention weights that are kept for a plot. An attribute that only decides whether a message is
+written, such as `if not self.has_warned`, counts as one that nothing reads.
 """
 
 from __future__ import annotations
@@ -37,7 +38,12 @@ def remove(
         reads[_key(node)].append(node.output())
     for key, nodes in writes.items():
         users = [use.user for value in reads[key] for use in value.uses()]
-        counting = [node for node in users if node.kind() != "prim::SetAttr"]
+        messages = [node for node in users if _decides_message(node, key)]
+        counting = [
+            node
+            for node in users
+            if node.kind() != "prim::SetAttr" and not _decides_message(node, key)
+        ]
         if not all(_counts(node, key) for node in counting):
             continue
         in_place = [node for node in counting if node.kind() in _IN_PLACE]
@@ -45,6 +51,35 @@ def remove(
             continue
         for node in (*nodes, *in_place):  # other additions are dead code
             node.destroy()
+        for node in messages:
+            _remove_branches(node)
+
+
+_MESSAGE = frozenset(["aten::warn", "prim::Print", "aten::format", "prim::Constant"])
+
+
+def _decides_message(node: Node, key: Key) -> bool:
+    """Whether the node only decides whether a message is written and the attribute set."""
+    if node.kind() == "aten::__not__":
+        return all(_decides_message(use.user, key) for use in node.output().uses())
+    return (
+        node.kind() == "prim::If"
+        and not node.outputsSize()
+        and all(
+            inner.kind() in _MESSAGE
+            or (inner.kind() == "prim::SetAttr" and _key(inner) == key)
+            for block in ir.blocks_of(node)
+            for inner in ir.walk(block)
+        )
+    )
+
+
+def _remove_branches(node: Node) -> None:
+    """Remove a node that decides only messages, with its branches."""
+    if node.kind() != "prim::If":
+        for use in node.output().uses():
+            _remove_branches(use.user)
+    node.destroy()
 
 
 def _key(node: Node) -> Key:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from builder.frontends import ExportedModule
-from builder.lowering import source_location
+from builder.lowering import read_attribute, source_location
 
 C: Any = torch._C
 """torch's bindings of the graph, which have no complete annotations."""
@@ -322,10 +322,9 @@ def _is_setting(node: Any) -> bool:
 def _attribute(node: Any, module: Any) -> Any:
     """The value of a prim::GetAttr whose owners are attributes of the module."""
     owner = node.inputsAt(0).node()
-    owner_module = module
-    if owner.kind() != "prim::Param":
-        owner_module = _attribute(owner, module)
-    return getattr(owner_module, node.s("name"))
+    if owner.kind() == "prim::Param":
+        return read_attribute(module._c, node)
+    return read_attribute(_attribute(owner, module), node)
 
 
 def _numbers(values: Iterable[Any]) -> list[float | int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Optional
 
 import torch
 
@@ -148,6 +148,16 @@ def loop(x):
     for i in range(3):
         x = x * 2 + i
     return x
+
+
+def none_in_loop(x):
+    scale: Optional[torch.Tensor] = None  # noqa: UP045
+    for _ in range(x.size(0)):
+        if scale is not None:
+            x = x * scale
+            scale = scale + 1
+        x = x * 2
+    return x if scale is None else x - scale
 
 
 def nested_loops(x):
@@ -674,6 +684,13 @@ CASES = (
         ("prim::If",),
         ("aten::relu",),
         raw=True,
+    ),
+    Case(
+        "fold-none-in-loops",
+        none_in_loop,
+        (_X,),
+        ("Tensor?", "aten::__is__"),
+        ("prim::Loop", "aten::mul"),
     ),
     Case("unroll-loops", loop, (_X,), (UNROLLED,), ("aten::mul",)),
     Case(

@@ -114,6 +114,38 @@ def test_graph_as_written_saves_and_loads() -> None:
         assert torch.equal(loaded_output, expected)
 
 
-def test_write_to_model_constant_is_refused() -> None:
-    with pytest.raises(InPlaceError, match="changes a constant of the model"):
-        lowered_as_written(Counting())
+class BesideConstants(nn.Module):
+    """Writes a result that is put into a list. torch assumes that all tensors in lists may be the
+    same, also those of the module.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.anchors = [torch.ones(3), torch.zeros(3)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = [x]
+        for i in range(x.size(0)):
+            y = torch.relu_(x * self.anchors[i % 2])
+            y.unfold(1, 2, 1).add_(1.0)
+            found.append(y)
+        return torch.cat(found)
+
+
+class WritesAnchor(BesideConstants):
+    def forward(self, x: Tensor) -> Tensor:
+        anchor = self.anchors[x.size(0) % 2]
+        anchor.unfold(0, 2, 1).add_(1.0)
+        return x * anchor
+
+
+def test_result_that_is_written_is_no_constant() -> None:
+    graph, x = lowered_as_written(BesideConstants()), torch.randn(3, 3)
+    for _ in range(2):
+        torch.testing.assert_close(graph.run(x)[0], BesideConstants()(x))
+
+
+@pytest.mark.parametrize("module", [Counting, WritesAnchor])
+def test_write_to_model_constant_is_refused(module: type[nn.Module]) -> None:
+    with pytest.raises(InPlaceError, match=r"changes a constant of the model|aten::"):
+        lowered_as_written(module())

@@ -1,4 +1,6 @@
-"""Context managers and forks are removed. Objects of other classes are refused by name."""
+"""Context managers and forks are removed, and objects replaced by their attributes. Other objects
+are refused by name.
+"""
 
 from __future__ import annotations
 
@@ -89,11 +91,41 @@ class Total:
         self.value = self.value + value
 
 
+@torch.jit.script
+class Scale:
+    def __init__(self, factors: tuple[float, float], shift: Tensor) -> None:
+        self.factors = factors
+        self.shift = shift
+        self.unread = 3
+
+    def of(self, x: Tensor) -> Total:
+        return Total(x * self.factors[1] + self.shift)
+
+
 class Totals(nn.Module):
+    """An object of the module creates others, which a branch and a loop change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = Scale((1.0, 2.0), torch.ones(1))
+
+    def both(self, x: Tensor) -> tuple[Total, int]:
+        return self.scale.of(x), x.size(0)
+
     def forward(self, x: Tensor) -> Tensor:
-        total = Total(x)
-        total.add(x * 2)
+        total, rows = self.both(x)
+        if bool(x.sum() > 0):
+            total.value = total.value * 3
+        for row in range(rows):
+            total.add(x[row])
         return total.value
+
+
+class TotalInList(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        totals = [Total(x)]
+        totals[0].add(x * 2)
+        return totals[0].value
 
 
 class Mixed(nn.Module):
@@ -112,7 +144,7 @@ class OldAutocast(nn.Module):
 @pytest.mark.parametrize(
     ("module", "name", "fix"),
     [
-        (Totals(), "Total", "variables"),
+        (TotalInList(), "Total", "variables"),
         (Mixed(), "autocast", "manifest"),
         (OldAutocast(), "autocast", "manifest"),
     ],
@@ -186,6 +218,14 @@ def of_file(
     scripted = saved(torch.jit.script(module.eval()))
     monkeypatch.setattr(torch.jit._state, "_name_to_pyclass", {})
     return scripted
+
+
+def test_attributes_of_objects_become_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python does not know the class of an object in a file."""
+    scripted = of_file(Totals(), monkeypatch)
+    lowered = builder.lower(scripted)
+    for x in (torch.ones(2, 4), -torch.ones(3, 4)):
+        torch.testing.assert_close(lowered.run(x)[0], scripted(x))
 
 
 def test_enumeration_among_the_attributes_is_resolved(

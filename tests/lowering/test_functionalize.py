@@ -660,6 +660,7 @@ def _module_with_state(line: str) -> torch.jit.ScriptModule:
     module.register_buffer("count", torch.zeros(2))
     module.register_buffer("part", module.count[:1] if "part" in line else None)
     module.calls = 0
+    module.warned = False
     setattr(
         module, f"own{abs(hash(line))}", 0
     )  # torch shares the class of equal modules
@@ -683,6 +684,24 @@ STATE_WRITES = {
     "count": "self.calls += 1; return x * self.calls",
     "count that decides": "self.calls += 1; return x if self.calls > 1 else -x",
     "count in a buffer": "self.count += 1; return x * self.count[0]",
+    "read before the cast": "y = x * self.part; self.part = self.part.to(x.dtype); return y",
+    "cast in a branch": """
+        if bool(x.sum() > 0):
+            self.part = self.part.to(x.dtype)
+        return x * self.part""",
+    "cast and write": """
+        self.part = self.part.to(x.dtype)
+        self.part.add_(1)
+        return x * self.part""",
+    "cast and append": """
+        self.seen = [one.to(x.dtype) for one in self.seen]
+        self.seen.append(x)
+        return x * len(self.seen)""",
+    "message and result": """
+        if not self.warned:
+            print(x)
+            self.warned = True
+        return x if self.warned else -x""",
     "extended list": "self.sizes += [3]; return x",
     "count in memory that is read": "self.count += 1; return x + self.part",
     "count in a tensor of a list": "self.count += 1; return x + self.seen[0]",
@@ -699,7 +718,7 @@ def test_write_to_list_or_dictionary_of_model_is_refused(line: str) -> None:
     with pytest.raises(
         LoweringError, match="forward writes state to the module's attribute"
     ):
-        builder.lower(_module_with_state(line))
+        builder.lower(_module_with_state(textwrap.dedent(line).lstrip("\n")))
 
 
 UNREAD_WRITES = {
@@ -707,6 +726,7 @@ UNREAD_WRITES = {
     "attribute in a branch": "if bool(x.sum() > 0):;     self.calls = 3; return x * 2",
     "count": "self.calls += 1; return x * 2",
     "count in a buffer": "self.count += x.sum(); return x * 2",
+    "message": "if not self.warned:;     print(x);     self.warned = True; return x * 2",
 }
 
 
@@ -738,6 +758,10 @@ LOCAL_WRITES = {
             if bool(self.count.sum() > 4):
                 self.count = self.count / 2
         return self.count""",
+    "cast": "self.part = self.part.to(x.dtype); return x * self.part",
+    "cast list": """
+        self.seen = [one.to(x.dtype) for one in self.seen]
+        return x * self.seen[0] + len(self.seen)""",
     "inside a loop": """
         y = x
         for i in range(x.size(0) + 2):

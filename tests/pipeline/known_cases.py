@@ -682,6 +682,71 @@ class ObjectsInList(nn.Module):
         return objects[0].value - objects[1].value
 
 
+@torch.jit.script
+class Images:
+    def __init__(self, tensors: Tensor, sizes: List[Tuple[int, int]]):  # noqa: UP006
+        self.tensors = tensors
+        self.sizes = sizes
+
+
+@torch.jit.script
+class Coder:
+    def __init__(self, weights: Tuple[float, float]):  # noqa: UP006
+        self.weights = weights
+
+    def decode(self, x: Tensor) -> Tensor:
+        return x * self.weights[0] + self.weights[1]
+
+
+class Detector(nn.Module):
+    """The interface of torchvision's detection models, with their objects and lists."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.coder = Coder((2.0, 1.0))
+        self.anchors = [torch.ones(4), torch.zeros(4)]
+        self.layer = nn.Conv2d(3, 4, 1)
+        self.warned = False
+
+    def batched(
+        self,
+        images: List[Tensor],  # noqa: UP006
+        targets: Optional[List[Dict[str, Tensor]]],  # noqa: UP006, UP045
+    ) -> Tuple[Images, Optional[List[Dict[str, Tensor]]]]:  # noqa: UP006, UP045
+        for i in range(len(images)):
+            target = targets[i] if targets is not None else None
+            if target is not None:
+                target["boxes"] = target["boxes"].mul_(2.0)
+            if targets is not None and target is not None:
+                targets[i] = target
+        size = [len(images), 3, images[0].size(1), images[0].size(2)]
+        sizes: List[Tuple[int, int]] = []  # noqa: UP006
+        batch = images[0].new_full(size, 0)
+        for i in range(len(images)):
+            image = images[i]
+            batch[i, :, : image.shape[1], : image.shape[2]].copy_(image)
+            sizes.append((image.size(1), image.size(2)))
+        return Images(batch, sizes), targets
+
+    def forward(
+        self,
+        images: List[Tensor],  # noqa: UP006
+        targets: Optional[List[Dict[str, Tensor]]] = None,  # noqa: UP006, UP045
+    ) -> Tuple[Dict[str, Tensor], List[Dict[str, Tensor]]]:  # noqa: UP006
+        losses: Dict[str, Tensor] = {}  # noqa: UP006
+        batch, targets = self.batched([image for image in images], targets)  # noqa: C416
+        scores = self.coder.decode(self.layer(batch.tensors)).flatten(2)
+        found: List[Dict[str, Tensor]] = []  # noqa: UP006
+        for i, size in enumerate(batch.sizes):
+            kept = scores[i].amax(0) * self.anchors[i % 2].sum() > 0
+            boxes = scores[i].t()[kept].clamp_(max=float(size[0]))
+            found.append({"boxes": boxes})
+        if not self.warned:
+            print("losses and detections")
+            self.warned = True
+        return losses, found
+
+
 class ComparisonTimesNumber(nn.Module):
     """torch's optimizer keeps the traced product in bool."""
 
@@ -898,6 +963,13 @@ CASES = (
     Case(WithClass),
     Case(WithNumberInClass),
     Case(ObjectsInList),
+    Case(
+        Detector,
+        lambda: ([torch.randn(3, 4, 6)],),
+        (("images_0", "float32", "3, n, 6"),),
+        f"{N}",
+        "max_lengths: {output_1: 1}\n",
+    ),
     Case(ComparisonTimesNumber, traced=True, optimized=False),
     Case(WriteBetweenCats, traced=True, optimized=False),
     Case(Autocast),

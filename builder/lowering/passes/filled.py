@@ -31,6 +31,7 @@ _PASSES_ON = frozenset(
     " prim::Uninitialized aten::__getitem__ aten::_unwrap_optional aten::copy aten::pop".split()
 )
 """Nodes that return existing dictionaries: other nodes set their keys."""
+_BUILDS = frozenset(["prim::DictConstruct", "prim::Constant"])
 _SETS = frozenset(["aten::_set_item", "aten::setdefault"])
 _REMOVES = frozenset(
     "aten::pop aten::popitem aten::clear aten::Delete aten::remove".split()
@@ -46,6 +47,8 @@ def elements(graph: Any, value: Any, end: Any) -> list[Element] | None:
         element_type = value.type().getElementType()
     else:
         element_type = value.type().getValueType()
+    if ir.is_constant(value):  # torch folds no container that is written
+        return []
     aliases = graph.alias_db()
     if not aliases.has_writers(value):
         return []
@@ -139,8 +142,8 @@ def by_keys(graph: Any, value: Any, end: Any) -> list[Element] | None:
         for node in nodes
         if any(str(output.type()) == kind for output in node.outputs())
     ]
-    builders = [node for node in producers if node.kind() == "prim::DictConstruct"]
-    if not {node.kind() for node in producers} <= _PASSES_ON | {"prim::DictConstruct"}:
+    builders = [node for node in producers if node.kind() in _BUILDS]
+    if not {node.kind() for node in producers} <= _PASSES_ON | _BUILDS:
         return None
     writers = [node for node in nodes if _writes_to(node, value.type())]
     keys = dict.fromkeys(
@@ -190,6 +193,8 @@ def _built(node: Any) -> list[Any] | None:
         return list(range(node.inputsSize()))
     if node.kind() == "prim::DictConstruct":
         return [ir.constant(key) for key in ir.inputs(node)[::2]]
+    if node.kind() == "prim::Constant":
+        return list(ir.constant(node.output()) or ())
     return None
 
 

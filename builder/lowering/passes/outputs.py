@@ -513,6 +513,9 @@ def _built(graph: Any, value: Any, end: Any) -> list[tuple[Any, Any]] | None:
     constant = ir.constant(value)
     if isinstance(constant, list):
         return list(enumerate(ir.insert_constants(graph, constant, end)))
+    if isinstance(constant, dict):
+        elements = ir.insert_constants(graph, [*constant.values()], end)
+        return list(zip(map(_part, constant), elements, strict=True))
     if node.kind() == "prim::ListConstruct":
         return list(enumerate(node.inputs()))
     if node.kind() == "prim::DictConstruct":

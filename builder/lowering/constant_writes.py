@@ -1,0 +1,81 @@
+"""Whether a graph writes a tensor constant in place."""
+
+from __future__ import annotations
+
+import torch
+
+from builder.graph_types import Graph, Value
+from builder.lowering import ir
+from builder.lowering.passes.functionalize.sharing import sources, written_inputs
+
+
+def writes_constant(graph: Graph) -> bool:
+    """Whether the graph may write one of its tensor constants. torch assumes that a tensor in a
+    list may be any tensor in a list of the graph; here, a tensor that an operator of the graph
+    computed is no constant, wherever it is put later.
+    """
+    aliases = graph.alias_db()
+    tensors = [
+        node.output()
+        for node in ir.nodes_of(graph, "prim::Constant")
+        if isinstance(node.output().toIValue(), torch.Tensor)
+    ]
+    if not any(map(aliases.has_writers, tensors)):
+        return False
+    return not all(map(is_computed, written_tensors(graph)))
+
+
+def written_tensors(graph: Graph) -> list[Value]:
+    """The tensors that nodes write in place."""
+    return [
+        node.inputsAt(index)
+        for node in ir.walk(graph)
+        for index in written_inputs(node)
+        if node.inputsAt(index).type().kind() not in ("ListType", "DictType")
+    ]
+
+
+def is_computed(value: Value) -> bool:
+    """Whether the memory of a tensor is certainly that of an input of the graph, or of the result
+    of an operator.
+    """
+    return _is_computed(value, set())
+
+
+def _is_computed(value: Value, seen: set[int]) -> bool:
+    """As `is_computed`. `seen` are the values that lead to this one."""
+    if value.unique() in seen:
+        return True
+    seen.add(value.unique())
+    origins = _origins(value)
+    return origins is not None and all(_is_computed(origin, seen) for origin in origins)
+
+
+def _origins(value: Value) -> list[Value] | None:
+    """The values that a tensor may share memory with; None if they are not known."""
+    node = value.node()
+    if value.type().kind() not in ("TensorType", "OptionalType"):
+        return None
+    if node.kind() == "prim::Param":
+        return _origins_of_parameter(value)
+    if node.kind() == "prim::If":
+        return ir.branch_ends(value)
+    if node.kind() == "prim::Loop":
+        returned = list(ir.first_block(node).outputs())
+        return [node.inputsAt(value.offset() + 2), returned[value.offset() + 1]]
+    if node.kind() == "prim::Constant":
+        return [] if ir.is_none(value) else None
+    if node.kind() != "prim::unchecked_cast" and not node.kind().startswith("aten::"):
+        return None
+    return sources(node, ir.inputs(node))
+
+
+def _origins_of_parameter(value: Value) -> list[Value] | None:
+    """As `_origins`, for an input of the graph or of the body of a loop."""
+    owner = value.node().owningBlock().owningNode()
+    if owner is None:
+        return []
+    if owner.kind() != "prim::Loop":
+        return None
+    returned = list(ir.first_block(owner).outputs())
+    return [owner.inputsAt(value.offset() + 1), returned[value.offset()]]
