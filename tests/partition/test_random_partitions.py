@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import unittest.mock
 from collections.abc import Callable
 from typing import Any, Optional
@@ -92,11 +93,19 @@ def programs(draw: st.DrawFn) -> tuple[LoweredGraph, set[int]]:
 
 
 def run(parts: Partition, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    values = all_values(parts, inputs)
+    return [values[name] for name in parts.outputs]
+
+
+def all_values(
+    parts: Partition, inputs: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """The tensors that the segments read and compute."""
     values = dict(inputs)
     for segment in parts.segments:
         outputs = segment.lowered.run(*(values[name] for name in segment.inputs))
         values.update(zip(segment.outputs, outputs, strict=True))
-    return [values[name] for name in parts.outputs]
+    return values
 
 
 @on_programs(st.integers(1, 3))
@@ -180,13 +189,18 @@ class SetOnOnePath(torch.nn.Module):
 
 @pytest.mark.parametrize("kept", [set(), {3, 12, 15}, {6, 8}, {9, 10, 13, 15, 18, 19}])
 def test_segments_pass_on_values_that_a_branch_leaves_unset(kept: set[int]) -> None:
-    """Torch cannot return an unset value. The program never reads it."""
+    """Torch cannot return an unset value. The program never reads it. An engine that did could
+    refuse its sizes.
+    """
     module = torch.jit.script(SetOnOnePath())
     lowered = builder.lower(module, specs=SPECS[:1])
     parts = split(
         lowered, SPECS[:1], (BATCH,), Fallback(min_block_size=1), in_torch=kept
     )
-    for number in (-1.0, 0.25, 2.0):
-        x = torch.full((3, 4), number)
-        (got,) = run(parts, {parts.inputs[0]: x})
+    for rows, number in itertools.product((1, 3), (-1.0, 0.25, 2.0)):
+        x = torch.full((rows, 4), number)
+        values = all_values(parts, {parts.inputs[0]: x})
+        got = values[parts.outputs[0]]
         torch.testing.assert_close(got, module(x), rtol=0, atol=0)
+        for spec in (spec for part in parts.segments for spec in part.specs if spec):
+            assert values[spec.name].shape == spec.sized({"b": rows}), spec.name
