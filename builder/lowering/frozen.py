@@ -159,6 +159,8 @@ def _inlined(
     if fallback_modules:
         inline_and_mark(graph, module, fallback_modules)
     ir.C._jit_pass_inline(graph)
+    if _resolve_indices(graph, module):
+        ir.C._jit_pass_inline(graph)
     make_plain(graph, keep_objects=keep_objects)
     # a trace that was not saved contains the shapes of its example inputs
     ir.C._jit_pass_erase_shape_information(graph)
@@ -168,6 +170,32 @@ def _inlined(
             # the source location of the value, for the error
             node.copyMetadata(node.inputsAt(1).node())
     return graph
+
+
+def _resolve_indices(graph: Graph, module: Any) -> bool:
+    """Replace each module that forward takes from a list or dictionary by a constant, with an
+    interface as its type. Returns whether there was any.
+    """
+    resolved = False
+    for node in ir.nodes_of(graph, "prim::ModuleContainerIndex"):
+        key = ir.constant(node.inputsAt(1))
+        if key is None:
+            continue
+        name = str(key)
+        kind = _module_of(node.inputsAt(0), module).getattr(name)._type()
+        read = ir.insert(graph, "prim::GetAttr", [node.inputsAt(0)], node, [kind])
+        read.s_("name", name)
+        ir.replace(node, [read.output()])
+        resolved = True
+    return resolved
+
+
+def _module_of(value: Value, module: Any) -> Any:
+    """The module that a chain of reads from the graph's module gives."""
+    node = value.node()
+    if node.kind() != "prim::GetAttr":
+        return module
+    return _module_of(node.inputsAt(0), module).getattr(node.s("name"))
 
 
 def lower_attributes(graph: Graph, module: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from builder.graph_types import Block, Graph, Node, NodeList, Type, Value
-from builder.lowering import ir
+from builder.lowering import ir, lazy_attributes
 from builder.lowering.emit import Emit
 from builder.lowering.objects import read_attribute
 
@@ -52,8 +52,15 @@ def replace(graph: Graph, module: Any) -> None:
     ]
     if not candidates or _is_shared(candidates, modules) or _is_passed(graph, modules):
         return
-    for attribute in candidates:
-        local = _Local(graph, attribute, types[attribute], modules)
+    attributes = [
+        _Local(graph, attribute, types[attribute], modules) for attribute in candidates
+    ]
+    lazy = [local for local in attributes if local.is_lazy()]  # one if may set several
+    for local in attributes:
+        if local in lazy:
+            none = ir.insert_constant(graph, None, ir.first_node(graph))
+            local.rewrite(graph, none)
+            continue
         try:
             local.check(graph)
         except _ReadBeforeWrite:
@@ -177,6 +184,15 @@ class _Local:
         self.attribute = attribute
         self.kind = kind
         self.modules = modules
+
+    def is_lazy(self) -> bool:
+        """Whether it is None in the file, and set from sizes only where it is None."""
+        nodes = ir.nodes_of(self.graph, _READ, _WRITE)
+        accesses = [n for n in nodes if _attribute(n, self.modules) == self.attribute]
+        read = next(node for node in accesses if node.kind() == _READ)
+        _, source = self.modules[read.inputsAt(0).unique()]
+        writes = [node for node in accesses if node.kind() == _WRITE]
+        return lazy_attributes.is_lazy(read, source, writes)
 
     def check(self, block: NodeList, *, written: bool = False) -> bool:
         """Return whether every path to the end of the block writes the attribute. `written` is

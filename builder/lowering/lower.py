@@ -23,7 +23,7 @@ from builder.lowering.paranoid import Paranoid, seeded
 from builder.lowering.passes import Context, torch_passes
 from builder.lowering.passes.attention import scale_queries
 from builder.lowering.passes.interface import checked, flatten_inputs
-from builder.lowering.passes.nones import fold_none_in_loops
+from builder.lowering.passes.nones import fold_none_in_loops, remove_empty_updates
 from builder.lowering.passes.outputs import flatten_outputs
 from builder.lowering.passes.unroll import resolve_static_ifs
 from builder.lowering.pipeline import passes_for, run_passes
@@ -158,6 +158,7 @@ AS_WRITTEN = (
     torch_passes.propagate_constants,  # arguments that are bound decide branches
     resolve_static_ifs,
     fold_none_in_loops,
+    remove_empty_updates,
     flatten_outputs,
     torch_passes.lower_tuples_of_torch,
     torch_passes.eliminate_dead_code,

@@ -56,7 +56,7 @@ from builder.lowering.passes.merging import (
     eliminate_common_subexpressions,
     pool_constants,
 )
-from builder.lowering.passes.nones import fold_none_in_loops
+from builder.lowering.passes.nones import fold_none_in_loops, remove_empty_updates
 from builder.lowering.passes.optionals import split_optionals
 from builder.lowering.passes.outputs import flatten_outputs
 from builder.lowering.passes.pad import unpack_pad
@@ -99,6 +99,7 @@ PIPELINE: tuple[Pass, ...] = (
     eliminate_exceptions,  # after constants, which resolve the static guards
     resolve_static_ifs,
     fold_none_in_loops,  # after ifs, which choose what a loop starts with
+    remove_empty_updates,
     remove_guards,
     torch_passes.peephole_lists,  # the length of a list that is built here is a trip count
     unroll_loops,

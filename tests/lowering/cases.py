@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Optional
+from typing import Any, Dict, Optional  # noqa: UP035
 
 import torch
 
@@ -158,6 +158,13 @@ def none_in_loop(x):
             scale = scale + 1
         x = x * 2
     return x if scale is None else x - scale
+
+
+def empty_update(x):
+    losses = {"sum": x * 2}
+    more: Dict[str, torch.Tensor] = {}  # noqa: UP006
+    losses.update(more)
+    return losses["sum"]
 
 
 def nested_loops(x):
@@ -691,6 +698,9 @@ CASES = (
         (_X,),
         ("Tensor?", "aten::__is__"),
         ("prim::Loop", "aten::mul"),
+    ),
+    Case(
+        "remove-empty-updates", empty_update, (_X,), ("aten::update",), ("aten::mul",)
     ),
     Case("unroll-loops", loop, (_X,), (UNROLLED,), ("aten::mul",)),
     Case(

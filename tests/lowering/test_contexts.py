@@ -170,6 +170,11 @@ class Doubled(nn.Module):
         return x * 2
 
 
+class Halved(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x / 2
+
+
 class ChosenLayer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -185,6 +190,23 @@ def test_module_chosen_by_value_is_refused_with_its_line() -> None:
     with pytest.raises(LoweringError, match="chooses a module of a list") as error:
         builder.lower(torch.jit.script(ChosenLayer()))
     assert "test_contexts.py:" in error.value.where and "for i," in error.value.fix
+
+
+class LayersByKey(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Halved(), Doubled()])
+        self.named = nn.ModuleDict({"twice": Doubled()})
+
+    def forward(self, x: Tensor) -> Tensor:
+        layer: Layer = self.layers[1]
+        named: Layer = self.named["twice"]
+        return named.forward(layer.forward(x) + 1)
+
+
+def test_module_chosen_by_constant_is_called() -> None:
+    scripted, x = torch.jit.script(LayersByKey()), torch.rand(2, 3)
+    torch.testing.assert_close(builder.lower(scripted).run(x)[0], scripted(x))
 
 
 class Mode(enum.Enum):

@@ -661,6 +661,7 @@ def _module_with_state(line: str) -> torch.jit.ScriptModule:
     module.register_buffer("part", module.count[:1] if "part" in line else None)
     module.calls = 0
     module.warned = False
+    module.scale = torch.jit.Attribute(None, annotations.Optional[torch.Tensor])
     setattr(
         module, f"own{abs(hash(line))}", 0
     )  # torch shares the class of equal modules
@@ -685,6 +686,12 @@ STATE_WRITES = {
     "count that decides": "self.calls += 1; return x if self.calls > 1 else -x",
     "count in a buffer": "self.count += 1; return x * self.count[0]",
     "read before the cast": "y = x * self.part; self.part = self.part.to(x.dtype); return y",
+    "set from data where it is None": """
+        if self.scale is None:
+            self.scale = x * 3
+        scale = self.scale
+        assert scale is not None
+        return x * scale""",
     "cast in a branch": """
         if bool(x.sum() > 0):
             self.part = self.part.to(x.dtype)
@@ -758,6 +765,12 @@ LOCAL_WRITES = {
             if bool(self.count.sum() > 4):
                 self.count = self.count / 2
         return self.count""",
+    "set where it is None": """
+        if self.scale is None:
+            self.scale = torch.ones(1) * 3
+        scale = self.scale
+        assert scale is not None
+        return x * scale""",
     "cast": "self.part = self.part.to(x.dtype); return x * self.part",
     "cast list": """
         self.seen = [one.to(x.dtype) for one in self.seen]

@@ -47,7 +47,8 @@ def elements(graph: Any, value: Any, end: Any) -> list[Element] | None:
         element_type = value.type().getElementType()
     else:
         element_type = value.type().getValueType()
-    if ir.is_constant(value):  # torch folds no container that is written
+    # torch folds no container that is written
+    if ir.is_constant(value) or _is_only_returned(value):
         return []
     aliases = graph.alias_db()
     if not aliases.has_writers(value):
@@ -73,6 +74,17 @@ def elements(graph: Any, value: Any, end: Any) -> list[Element] | None:
     if _count(writers_outside_loops, _ADDS_ONE) < _count(writers, _ADDS_ONE):
         return None
     return list(reader.items(*_lengths(graph, value, writers, builders)))
+
+
+def _is_only_returned(value: Any) -> bool:
+    """Whether the graph builds a container and only returns it, also in a tuple."""
+    node = value.node()
+    users = [use.user for use in value.uses()]
+    return node.kind() in ("prim::DictConstruct", "prim::TupleConstruct") and all(
+        user.kind() == "prim::Return"
+        or (user.kind() == "prim::TupleConstruct" and _is_only_returned(user.output()))
+        for user in users
+    )
 
 
 def tensor_or_empty(

@@ -41,6 +41,24 @@ def fold_none_in_loops(graph: Graph, context: Context) -> None:
         changed = ir.read_tuples(graph)  # an element may be None
 
 
+@lowering_pass("remove-empty-updates", touches=("aten::update",))
+def remove_empty_updates(graph: Graph, context: Context) -> None:
+    """Remove `a.update(b)` where b is empty."""
+    for node in ir.nodes_of(graph, "aten::update"):
+        if _is_empty(node.inputsAt(1)):
+            node.destroy()
+
+
+def _is_empty(value: Value) -> bool:
+    """Whether a dictionary has no items and is only read by `update`."""
+    node = value.node()
+    if node.kind() != "prim::DictConstruct" or node.inputsSize():
+        return ir.constant(value) == {}
+    return all(
+        use.user.kind() == "aten::update" and use.offset == 1 for use in value.uses()
+    )
+
+
 def _is_none(value: Value, assumed: set[int]) -> bool:
     """Whether a value is None if the values `assumed` are."""
     if ir.is_none(value) or value.unique() in assumed:
