@@ -63,10 +63,14 @@ pass and compares the outputs.
   real one is two products, so an infinite part does not make the other NaN, as it would in torch. Fourier transforms
   of whole axes and their readers stay; `trt-build repo` runs them in torch.
 - **Context managers.** `torch.no_grad()` and `record_function` change no number and are removed. Forked code is
-  computed inline. Objects of other TorchScript classes are refused, including `torch.autocast`.
+  computed inline. `torch.autocast` is refused, and `trt-build repo` serves such a model with torch.
+- **Objects of TorchScript classes** become the values of their attributes. An object that is put into a list is
+  refused, and `trt-build repo` serves the model with torch.
 - **State.** A forward that reads an attribute or a buffer of the model before it writes it keeps state and is refused.
   An attribute that every path writes first is a local value. A write that nothing reads, such as a count of calls, is
-  left out. Changes of lists and dictionaries of the model are refused, even if nothing reads them.
+  left out, also where it only decides a message. An attribute that each call casts
+  (`self.anchors = self.anchors.to(x.dtype)`) starts as in the file in each call. So does one that is None in the file
+  and is set, from no data of the inputs, if it is None. Changes of lists and dictionaries of the model are refused, even if nothing reads them.
 - **Large graphs.** torch's lint is quadratic in the uses of a shared constant. So graphs of more than a few hundred
   nodes are checked for scopes only.
 

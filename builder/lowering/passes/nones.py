@@ -53,7 +53,7 @@ def _is_empty(value: Value) -> bool:
     """Whether a dictionary has no items and is only read by `update`."""
     node = value.node()
     if node.kind() != "prim::DictConstruct" or node.inputsSize():
-        return ir.constant(value) == {}
+        return bool(ir.constant(value) == {})
     return all(
         use.user.kind() == "aten::update" and use.offset == 1 for use in value.uses()
     )
