@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,10 +134,12 @@ def _guesses(
     if not module:
         recorded = torchscript.inspect(file, check_sums=False).examples
         examples = _examples(recorded, loaded)
-    inputs = _inputs(lowered, examples)
+    elements = _first_elements(loaded)
+    inputs = _noted(_inputs(lowered, examples), elements)
     state = guess_state.pairs(lowered)
     dropped = _dropped(loaded, lowered.inputs)
-    outputs = [] if max_lengths else list(lowered.results)
+    # their number depends on the lengths of lists
+    outputs = [] if max_lengths or elements else list(lowered.results)
     if max_lengths:
         max_lengths = _with_ranks(loaded, inputs, max_lengths)
     return Guessed(inputs, outputs, state, dropped, max_lengths=max_lengths)
@@ -170,6 +172,16 @@ def _inputs(lowered: LoweredGraph, examples: Mapping[str, Example]) -> list[Gues
     return [guess(name, value) for name, value in pairs]
 
 
+def _noted(inputs: list[Guess], elements: Mapping[str, str]) -> list[Guess]:
+    """The guesses, with a comment on each first element of a list."""
+    return [
+        replace(guess, dtype_from=f"? add an input for each further element of {name}")
+        if (name := elements.get(guess.name))
+        else guess
+        for guess in inputs
+    ]
+
+
 def _with_ranks(
     loaded: Any, inputs: Sequence[Guess], max_lengths: dict[str, int]
 ) -> dict[str, int]:
@@ -200,9 +212,12 @@ def _lowered(
     from builder import frontends, lowering
 
     max_lengths: dict[str, int] = {}
+    elements = list(_first_elements(loaded))
     while True:
         try:
-            lowered = lowering.lower(loaded, specs=specs, max_lengths=max_lengths)
+            lowered = lowering.lower(
+                loaded, specs=specs, max_lengths=max_lengths, optional_inputs=elements
+            )
             return lowered, max_lengths
         except LoweringError as error:
             if isinstance(loaded, frontends.ExportedModule):
@@ -210,13 +225,29 @@ def _lowered(
             reason = error
         try:  # torch can serve it all the same
             lowered = lowering.as_written(
-                loaded, reason, max_lengths=max_lengths, specs=specs
+                loaded,
+                reason,
+                max_lengths=max_lengths,
+                specs=specs,
+                optional_inputs=elements,
             )
             return lowered, max_lengths
         except UnboundedListError as unbounded:
             if unbounded.name in max_lengths:
                 raise
             max_lengths[unbounded.name] = MAX_LENGTH
+
+
+def _first_elements(module: Any) -> dict[str, str]:
+    """By the name of an input, such as `images_0`, the list of tensors whose element it is: a
+    manifest has as many of them as a request.
+    """
+    schema = getattr(getattr(module, "forward", None), "schema", None)
+    return {
+        f"{argument.name}_0": argument.name
+        for argument in (schema.arguments[1:] if schema else ())
+        if str(argument.type) == "List[Tensor]" and not argument.has_default_value()
+    }
 
 
 def _of_exported(program: ExportedModule, lowered: LoweredGraph) -> Guessed:

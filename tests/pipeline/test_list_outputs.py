@@ -167,6 +167,19 @@ def test_init_asks_for_no_length_of_sizes(tmp_path: Path) -> None:
     assert "max_lengths" not in manifest_by_init(file)
 
 
+class Elements(nn.Module):
+    def forward(self, images: List[torch.Tensor]) -> List[torch.Tensor]:  # noqa: UP006
+        return [image * 2 for image in images]
+
+
+def test_init_names_the_first_element_of_a_list(tmp_path: Path) -> None:
+    file = tmp_path / "m.pt"
+    torch.jit.script(Elements().eval()).save(str(file))
+    text = manifest_by_init(file)
+    assert "name: images_0" in text and "each further element of images" in text
+    assert "outputs:" not in text
+
+
 class Rows(nn.Module):
     def __init__(self) -> None:
         super().__init__()
