@@ -96,7 +96,7 @@ def _replace_object(graph: Graph, creation: Node) -> bool:
     ]
     try:
         for local in attributes:
-            local.check(graph, False)
+            local.check(graph)
     except _ReadBeforeWrite:
         return False
     for local in attributes:
