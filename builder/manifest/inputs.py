@@ -90,11 +90,13 @@ def specs_from_sample(path: Path) -> tuple[TensorSpec, ...]:
     try:
         check_array_file(path)
         arrays = numpy.load(path, allow_pickle=False)
-        # AttributeError: a lone .npy is an array, not a file
+        if isinstance(arrays, numpy.ndarray):
+            raise ValueError("it holds a single array without a name")
         named_arrays = [(key, arrays[key]) for key in arrays.files]
         arrays.close()
-    except (OSError, ValueError, AttributeError, EOFError, zipfile.BadZipFile) as error:
-        message = f"{path} is not an .npz of plain arrays: {error}"
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        reason = getattr(error, "strerror", None) or error
+        message = f"{path} is not an .npz of plain arrays: {reason}"
         raise UsageError(
             message, fix="write it with numpy.savez(path, image=array)"
         ) from error

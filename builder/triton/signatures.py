@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import re
 import shutil
@@ -236,6 +237,8 @@ def _problem(
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, (json.JSONDecodeError, TypeError, LookupError)):
+        return f"its {SIGNATURE} is damaged"
     text = str(error).replace("\\'", "'") or type(error).__name__
     if text.startswith("Key mismatch") or "InvalidSignature" in text:
         return "it is signed with another key"

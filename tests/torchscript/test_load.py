@@ -189,7 +189,7 @@ def test_valid_file_loads_after_a_hostile_one(
 ) -> None:
     monkeypatch.setattr(trial, "SECONDS", 1)
     torch.jit.script(Loops()).save(str(tmp_path / "loops.pt"))
-    with pytest.raises(ModelFileError):
+    with pytest.raises(ModelFileError, match="took more than 1 s to load"):
         load(tmp_path / "loops.pt")
     monkeypatch.undo()
     assert load(file).training is False

@@ -247,7 +247,7 @@ def test_failed_first_publication_keeps_concurrent_model(
         )
         raise OSError(errno.EIO, "the disk")
 
-    with pytest.raises(PublishError):
+    with pytest.raises(PublishError, match="was not published: .* the disk"):
         publish(scorer(), repository, finish=fail)
     assert [path.name for path in repository.iterdir()] == ["other"]
 
@@ -273,7 +273,7 @@ def test_failed_second_rename_restores_the_old_model(tmp_path: Path) -> None:
 
 
 def test_invalid_artifact_writes_nothing(repository: Path) -> None:
-    with pytest.raises(PublishError):
+    with pytest.raises(PublishError, match="is not a folder name"):
         publish(scorer(name="not a name"), repository)
     assert not repository.exists()
 

@@ -93,10 +93,13 @@ CHANGES = {
         lambda folder: (folder / SIGNATURE).unlink(),
         "has no trt-build.sig",
     ),
-    "an empty signature": (lambda folder: (folder / SIGNATURE).write_text(""), ""),
+    "an empty signature": (
+        lambda folder: (folder / SIGNATURE).write_text(""),
+        "trt-build.sig is damaged",
+    ),
     "a signature of another kind": (
         lambda folder: (folder / SIGNATURE).write_text("[1]"),
-        "",
+        "trt-build.sig is damaged",
     ),
 }
 
