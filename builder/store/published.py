@@ -435,14 +435,9 @@ def damaged(folder: Path, hashes: Hashes | None = None) -> Iterator[str]:
 
 
 def _of_step(
-    folder: Path, record: Mapping[str, Any], step: object, hashes: Hashes
+    folder: Path, record: Mapping[str, Any], step: str, hashes: Hashes
 ) -> Iterator[str]:
-    """The damaged files of one step. A name that is not that of a folder beside the ensemble is not
-    from trt-build.
-    """
-    if not isinstance(step, str) or Path(step).name != step:
-        yield SIDECAR
-        return
+    """The damaged files of one step."""
     step_folder = folder.parent / step
     step_record = sidecar(step_folder)
     broken = SEALS in record and _hash(step_folder / SIDECAR, hashes) != record[

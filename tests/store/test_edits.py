@@ -97,6 +97,7 @@ def test_edit_of_a_step_cannot_be_kept(tmp_path: Path, hashes: Hashes) -> None:
 def test_foreign_versions_and_files_are_reported(folder: Path, hashes: Hashes) -> None:
     (folder / "2").mkdir()
     (folder / "2" / "model.py").write_text("")
+    (folder / "1" / "3").mkdir()  # no version
     (folder / "1" / "notes.txt").write_text("")
     (folder / "1" / "__pycache__").unlink()
     (folder / "1" / "__pycache__").mkdir()

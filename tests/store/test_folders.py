@@ -65,17 +65,35 @@ def test_damaged_file_is_refused_and_removed(store: Folders, tmp_path: Path) -> 
     )  # the damaged file was removed, so the model is built again
 
 
-@pytest.mark.parametrize("change", ["result", "key", "outside"])
+@pytest.mark.parametrize(
+    "change",
+    ["result", "key", "name", "outside ..", "outside /net", "outside ", "outside a/.."],
+)
 def test_changed_record_is_ignored(store: Folders, tmp_path: Path, change: str) -> None:
     file = tmp_path / "store" / "published" / KEY[:2] / f"{KEY}.json"
     record = json.loads(file.read_text())
-    if change == "outside":  # signed, but with a path outside the repository
-        record = {key: record[key] for key in ("key", "name", "folders", "result")}
-        record["folders"] = {"..": dict(record["folders"]["net"])}
+    kind, _, folder = change.partition(" ")
+    if kind in ("name", "outside"):  # signed, with a folder outside the repository
+        record.pop("signature")
+        if kind == "name":
+            record["name"] = ""
+        else:
+            record["folders"][folder] = record["folders"]["net"]
         store.store.write_record(str(file), record)
     else:
         file.write_text(json.dumps({**record, change: {"layers": 4}}))
     assert store.find(KEY) is None
+
+
+@pytest.mark.parametrize("name", ["", "..", "/etc/passwd", "a/../../b"])
+def test_file_set_with_a_file_outside_is_ignored(
+    store: Folders, repository: Path, name: str
+) -> None:
+    file = repository / "net" / "config.pbtxt"
+    store.keep_files("set", KEY, {"config": file}, {})
+    assert store.find_files("set", KEY) is not None
+    store.keep_files("set", KEY, {"config": file, name: file}, {})
+    assert store.find_files("set", KEY) is None
 
 
 def test_unwritable_store_raises_environment_problem(tmp_path: Path) -> None:

@@ -204,6 +204,31 @@ def test_version_includes_module_that_defines_a_public_name() -> None:
     assert {"builder.engine.flavor", "builder.engine.tensorrt8.refused"} <= files
 
 
+def test_version_includes_all_files_of_an_imported_folder() -> None:
+    source = "from builder.engine import tensorrt8\n"
+    files = set(sources._imported(source))
+    assert {
+        f"builder.engine.tensorrt8.{path.stem}"
+        for path in (ROOT / "builder" / "engine" / "tensorrt8").glob("[!_]*.py")
+    } <= files
+
+
+def test_version_of_all_code_depends_on_each_source_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(name: str, text: str) -> str:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+        return sources.everything.__wrapped__()
+
+    monkeypatch.setattr(sources, "ROOT", tmp_path)
+    monkeypatch.setattr(sources, "config_templates", lambda: tmp_path)
+    first = version("a/one.py", "1")
+    assert version("a/__pycache__/one.pyc", "compiled") == first
+    assert version("a/two.py", "") != first
+    assert version("a/one.py", "2") != first
+
+
 def test_version_excludes_type_checking_imports() -> None:
     source = (
         "if TYPE_CHECKING:\n    from builder.conversion.convert import Conversion\n\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -188,15 +187,17 @@ def test_malformed_sidecar_is_no_publication(
     assert reason_to_rebuild(tmp_path, {}, hashes) == "not published before"
 
 
-@pytest.mark.slow
-def test_hash_is_cached_until_the_file_changes(tmp_path: Path) -> None:
+def test_hash_is_cached_until_the_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file, cache = tmp_path / "file", tmp_path / "cache" / "hashes.json"
     file.write_bytes(b"one")
     with Hashes(cache) as hashes:
         first = hashes.sha256(file)
     assert not cache.exists()  # the file is too new to trust its times
     _make_old(file)
-    time.sleep(2.1)  # the change time cannot be set, so wait until it is old
+    # the change time cannot be set
+    monkeypatch.setattr("builder.store.hashes.RACY_SECONDS", -1)
     with Hashes(cache) as hashes:
         assert hashes.sha256(file) == first
     cached = json.loads(cache.read_text())
@@ -208,6 +209,21 @@ def test_hash_is_cached_until_the_file_changes(tmp_path: Path) -> None:
     file.write_bytes(b"two")
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))  # as tar and rsync do
     assert Hashes(cache).sha256(file) == hashlib.sha256(b"two").hexdigest()
+
+
+def test_hash_of_a_file_that_changes_while_it_is_read_is_not_cached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changed(path: Path) -> str:
+        path.write_bytes(b"longer than before")
+        return "mixed"
+
+    (tmp_path / "file").write_bytes(b"one")
+    monkeypatch.setattr("builder.store.hashes.RACY_SECONDS", -1)
+    monkeypatch.setattr("builder.store.hashes.sha256", changed)
+    with Hashes(tmp_path / "cache") as hashes:
+        assert hashes.sha256(tmp_path / "file") == "mixed"
+    assert not (tmp_path / "cache").exists()
 
 
 def _make_old(file: Path) -> None:

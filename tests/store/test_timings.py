@@ -156,6 +156,15 @@ def test_damaged_or_foreign_timing_cache_is_not_read(
     assert shared.warnings or shared.store.warnings
 
 
+def test_timing_cache_that_was_removed_meanwhile_is_not_read(tmp_path: Path) -> None:
+    build(tmp_path, "one", "a")
+    (data,) = (path for path in entries(tmp_path) if path.suffix == ".cache")
+    data.unlink()
+    shared = timings(tmp_path)
+    assert shared.fetch(tmp_path / "other.cache") == {}
+    assert not shared.warnings
+
+
 class Machine:
     """A machine whose builds measure tactics without TensorRT."""
 

@@ -261,6 +261,15 @@ def test_two_renames_replace_the_missing_atomic_exchange(
     assert (repository / "scorer" / "1" / "model.plan").read_bytes() == b"two"
 
 
+def test_two_paths_are_exchanged_at_once(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(name)
+    assert staging.exchange(tmp_path / "one", tmp_path / "two")
+    assert [(tmp_path / name).read_text() for name in ("one", "two")] == ["two", "one"]
+    with pytest.raises(FileNotFoundError):
+        staging.exchange(tmp_path / "one", tmp_path / "absent")
+
+
 def test_failed_second_rename_restores_the_old_model(tmp_path: Path) -> None:
     target, new, old = tmp_path / "target", tmp_path / "new", tmp_path / "old"
     target.mkdir()
