@@ -9,7 +9,12 @@ import pytest
 
 from builder.manifest.spec import Tolerance
 from builder.parity import compare
-from builder.parity.tolerances import BY_DTYPE, BY_PRECISION, default_tolerance
+from builder.parity.tolerances import (
+    BY_DTYPE,
+    BY_PRECISION,
+    default_tolerance,
+    limits,
+)
 
 GOLDEN = {
     "y": np.array([[1.0, -2.0], [3.0, 4.0]], dtype=np.float32),
@@ -31,6 +36,10 @@ def test_equal_outputs_pass_with_zero_error() -> None:
 def test_missing_and_extra_outputs_fail() -> None:
     assert compare({"y": GOLDEN["y"]}, GOLDEN).problems == ("output 'n': is missing",)
     assert compare({**GOLDEN, "z": np.zeros(1)}, GOLDEN).problems == (
+        "output 'z': is not the model's",
+    )
+    # like y, which is not missing
+    assert compare({**GOLDEN, "z": GOLDEN["y"]}, GOLDEN).problems == (
         "output 'z': is not the model's",
     )
 
@@ -68,8 +77,10 @@ def test_worst_element_is_reported_with_both_values() -> None:
 def test_new_nonfinite_value_fails(value: float) -> None:
     wrong = GOLDEN["y"].copy()
     wrong[0, 1] = value
-    problem = compare({**GOLDEN, "y": wrong}, GOLDEN, Tolerance(1e9, 1e9)).problems
-    assert "not finite" in problem[0]
+    comparison = compare({**GOLDEN, "y": wrong}, GOLDEN, Tolerance(1e9, 1e9))
+    assert "not finite" in comparison.problems[0]
+    # of the finite elements
+    assert comparison.outputs[0].cosine == pytest.approx(1)
 
 
 def test_nan_and_infinity_match_only_themselves() -> None:
@@ -103,6 +114,16 @@ def test_manifest_tolerance_is_absolute_and_default_is_scaled() -> None:
     assert compare({"y": large["y"] + np.float32(0.1)}, large).passed
 
 
+def test_default_tolerance_is_relative_to_each_element_and_to_the_golden() -> None:
+    golden = np.array([3.0, 4.0, 0.0], np.float32)
+    row = default_tolerance("float32", "fp32")
+    rtol, atol = limits(golden, "float32", Tolerance(), "fp32")
+    assert rtol == row.rtol > 0
+    assert atol == pytest.approx((row.atol or 0) * np.sqrt(25 / 3))
+    assert limits(golden, "float32", Tolerance(0.5, 0.25), "fp32") == (0.5, 0.25)
+    assert limits(np.array([7]), "int64", Tolerance(), "fp32") == (0.0, 0.0)
+
+
 def test_wrong_operator_exceeds_every_tolerance() -> None:
     """Another converter's test of gelu ran relu unnoticed, with a tolerance of 0.1."""
     x = np.linspace(-3, 3, 101, dtype=np.float32)
@@ -128,6 +149,11 @@ def test_as_dict_is_json() -> None:
     import json
 
     assert json.loads(json.dumps(compare({}, GOLDEN).as_dict()))["passed"] is False
+    wrong = {"y": GOLDEN["y"] + np.float32(0.5), "n": GOLDEN["n"] + 1}
+    comparison = compare(wrong, GOLDEN)
+    y, n = json.loads(json.dumps(comparison.as_dict(), allow_nan=False))["outputs"]
+    assert y["share"] == comparison.outputs[0].share > 1
+    assert np.isinf(comparison.outputs[1].share) and n["share"] is None
 
 
 def test_coarser_precision_has_no_smaller_tolerance() -> None:

@@ -14,6 +14,7 @@ from torch import nn
 
 from builder.manifest.spec import ModelSpec, TensorSpec
 from builder.parity.recording import Recording, record_goldens
+from builder.parity.work import TooMuchWork, Work
 
 SPANS = {"batch": (1, 2, 4), "length": (1, 8, 32)}
 
@@ -185,6 +186,14 @@ def test_search_of_a_costly_module_ends_early_with_a_warning(
     monkeypatch.setattr("builder.parity.golden_search.MOST_WORK", 10**8)
     (warning,) = recorded(Longer(), tmp_path).warnings
     assert "ended after" in warning and "goldens: FILE.npz" in warning
+
+
+def test_operators_above_the_limit_of_work_are_stopped() -> None:
+    work = Work(10**6)
+    with work, pytest.raises(TooMuchWork, match="more than 1000000 operations"):
+        for _ in range(10):
+            torch.ones(4).add(1)
+    assert work.exceeded and work.done < 2 * 10**6
 
 
 def test_outputs_that_depend_on_rounding_are_not_recorded(tmp_path: Path) -> None:

@@ -389,6 +389,33 @@ def test_number_times_byte_overflows_in_the_golden_of_a_trace() -> None:
     np.testing.assert_allclose(golden.outputs["output_0"], expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("fast", "exact", "expected"),
+    [
+        # rounding, or another dtype without the optimizer: the optimizer's outputs
+        (torch.tensor([1.0]), torch.tensor([1.00001]), torch.tensor([1.0])),
+        (torch.tensor([2], dtype=torch.uint8), torch.tensor([2]), None),
+        (torch.tensor([torch.nan]), torch.tensor([torch.nan]), None),
+        # a mistake of the optimizer: the others, in the dtype of the optimizer's
+        (torch.tensor([1.0]), torch.tensor([2.0]), torch.tensor([2.0])),
+        (
+            torch.tensor([200], dtype=torch.uint8),
+            torch.tensor([144]),
+            torch.tensor([144], dtype=torch.uint8),
+        ),
+        (torch.tensor([3]), torch.tensor([4]), torch.tensor([4])),
+        (torch.tensor([True]), torch.tensor([3]), torch.tensor([3])),
+    ],
+)
+def test_outputs_that_the_optimizer_changes_are_corrected(
+    fast: torch.Tensor, exact: torch.Tensor, expected: torch.Tensor | None
+) -> None:
+    first, second = recording._corrected((fast, None), (exact, None))
+    expected = fast if expected is None else expected
+    torch.testing.assert_close(first, expected, rtol=0, atol=0, equal_nan=True)
+    assert second is None
+
+
 def test_bfloat16_tensors_are_recorded_as_bfloat16() -> None:
     golden = record(Affine(), spec(tensor("x", "bfloat16", "batch", 3)))[0]
     assert (

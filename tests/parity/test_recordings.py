@@ -68,6 +68,15 @@ def test_stored_recording_round_trips(tmp_path: Path) -> None:
                 assert side[name].tobytes() == array.tobytes()
 
 
+@pytest.mark.parametrize(
+    "other", [np.float32(-0.0), np.float32(1), np.float64(0), np.zeros(1, np.float32)]
+)
+def test_arrays_with_other_bits_dtype_or_shape_differ(other: Any) -> None:
+    zero, nan = np.zeros((), np.float32), np.full((), np.nan, np.float32)
+    assert parity.same_bits(zero, zero.copy()) and parity.same_bits(nan, nan.copy())
+    assert not parity.same_bits(zero, np.asarray(other))
+
+
 def test_other_keys_other_outputs_and_rebuild_find_no_recording(tmp_path: Path) -> None:
     recordings(tmp_path).keep(RECORDING, ["y"])
     assert recordings(tmp_path, "1" * 64).find(["y"]) is None
