@@ -124,14 +124,14 @@ class Looping(LargeWeights):
 
 
 class Counted(nn.Module):
-    """Multiplies by an integer beyond float16's range."""
+    """Multiplies by an integer beyond float16's range, which is also compared."""
 
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(8, 8)
 
     def forward(self, x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
-        return (self.linear(x) * 1e-5) * count
+        return ((self.linear(x) * 1e-5) * count).masked_fill(count.eq(3), 0.0)
 
 
 class MaskedThenScaled(LargeWeights):

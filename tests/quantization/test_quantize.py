@@ -293,6 +293,34 @@ def test_residual_is_rounded_if_a_convolution_absorbs_the_addition() -> None:
     assert skipped.additions == 0
 
 
+class ResultReadTwice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        return self.last(torch.relu(y + x)) * y
+
+
+class NumberAdded(ResultReadTwice):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.first(x) + x.size(0))
+
+
+class OnlyTheLastAddition(ResultReadTwice):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.last(self.first(x)) + x.mean(1, keepdim=True))
+
+
+@pytest.mark.parametrize("kind", [ResultReadTwice, NumberAdded, OnlyTheLastAddition])
+def test_addition_is_not_rounded(kind: type[nn.Module]) -> None:
+    """A convolution does not absorb it, or no quantized product reads the sum or residual."""
+    quantized = quantize(lower(torch.jit.script(kind().eval())), [[torch.ones(2, 4, 3, 3)]])
+    assert quantized.additions == 0
+    assert [layer.quantized for layer in quantized.layers] == [True, True]
+
+
 def test_skipped_layers_are_reported() -> None:
     module, x, _ = products()
     quantized = quantize(lower(module), [x], skip=["up/*", "lin*aten::linear_0"])
