@@ -29,6 +29,16 @@ def slice_assignment(x):
     return y + 1
 
 
+def empty_slices_assigned(x):
+    y = x.clone()
+    y[2:1] = 3
+    y[:, 3:-3] = 9
+    y[:, -1:1] = 2
+    y[:, 1:-1] = 4
+    y[-3:2] = 5
+    return y
+
+
 def view_sees_write_to_base(x):
     y = x.clone()
     z = y[0]
@@ -246,6 +256,11 @@ def dictionary_copied_and_read(x):
     return found["q"], copy["b"], found.get("zz", x), "a" in copy
 
 
+def dictionary_read_with_an_unknown_key(x):
+    found = {3: x * 2, 5: x}
+    return found.get(x.size(0), x + 1), found.get(x.size(1), x + 1)
+
+
 def dictionary_iterated(x):
     weights = {"a": 1, "b": 2}
     weights.update({"a": 5})
@@ -350,6 +365,7 @@ SUPPORTED = [
     diagonals,
     written_without_gradient,
     slice_assignment,
+    empty_slices_assigned,
     view_sees_write_to_base,
     base_sees_write_to_view_of_view,
     sibling_chunks,
@@ -376,6 +392,7 @@ SUPPORTED = [
     constant_lists,
     dictionary_updated,
     dictionary_copied_and_read,
+    dictionary_read_with_an_unknown_key,
     dictionary_iterated,
     parts_of_complex_numbers,
     unbound_rows_iterated,

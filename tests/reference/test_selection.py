@@ -37,7 +37,7 @@ def suppressed(limit, iou=None, threshold=None, **settings):
 
 def test_nms_removes_overlapping_boxes_of_the_same_class_only():
     scores = torch.zeros(1, 6, 2)
-    scores[0, :, 0] = torch.tensor([0.9, 0.8, 0.7, 0.6, 0.75, 0.1])
+    scores[0, :, 0] = torch.tensor([0.9, 0.8, 0.7, 0.6, 0.75, 0.2])
     scores[0, 1, 1] = 0.85
     rows, count = suppressed(6, 0.5, 0.2)(BOXES, scores)
     exactly(rows, torch.tensor([[0, 0, 0], [0, 1, 1], [0, 0, 4]], dtype=torch.int32))
@@ -53,11 +53,11 @@ def test_nms_limits_boxes_per_class_and_top_k_boxes():
 
 
 def test_nms_accepts_center_size_boxes_and_empty_selections():
-    boxes = torch.tensor([[[5.0, 5, 10, 10], [5, 5, 10, 8], [40, 40, 10, 10]]])
-    scores = torch.tensor([0.5, 0.9, 0.4]).reshape(1, 3, 1)
+    boxes = torch.tensor([[[5.0, 5, 10, 10], [5, 5, 10, 8], [40, 40, 10, 10], [12, 5, 10, 10]]])
+    scores = torch.tensor([0.5, 0.9, 0.4, 0.3]).reshape(1, 4, 1)
     rows, _ = suppressed(
         3, 0.5, bounding_box_format=trt.BoundingBoxFormat.CENTER_SIZES
     )(boxes, scores)
-    exactly(rows, torch.tensor([[0, 0, 1], [0, 0, 2]], dtype=torch.int32))
+    exactly(rows, torch.tensor([[0, 0, 1], [0, 0, 2], [0, 0, 3]], dtype=torch.int32))
     rows, count = suppressed(3, 0.5, 0.95)(boxes, scores)
     assert rows.shape == (0, 3) and int(count) == 0
