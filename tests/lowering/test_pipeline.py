@@ -254,7 +254,9 @@ def test_trace_ends_at_stop_after_and_shows_changes(tmp_path: Path) -> None:
         and record.nodes_after == record.nodes_before + 1
     )
     lines = record.diff().splitlines()
-    assert len([line for line in lines if re.match(r"-  %.* = aten::silu\(", line)]) == 1
+    assert (
+        len([line for line in lines if re.match(r"-  %.* = aten::silu\(", line)]) == 1
+    )
     assert len([line for line in lines if re.match(r"\+  %.* = aten::", line)]) == 2
     assert "\x1b[31m" in record.diff(color=True)
     files = write_sequence(lowered.trace, tmp_path / "sequence")

@@ -192,14 +192,19 @@ class SlicedAtSize(Square):
     def forward(self, x: Tensor) -> Tensor:
         y, n = self.projection(x), x.size(0)
         last = y[..., n + 6 :] if self.starts else y[..., 8 : 9 + n]
-        return torch.matmul(
-            torch.matmul(y[..., :4], y[..., 4:8].transpose(1, 2)), last
-        )
+        return torch.matmul(torch.matmul(y[..., :4], y[..., 4:8].transpose(1, 2)), last)
 
 
 @pytest.mark.parametrize(
     "module",
-    [TwoReaders(), Gate(), OverTime(), Overlapping(), SlicedAtSize(True), SlicedAtSize(False)],
+    [
+        TwoReaders(),
+        Gate(),
+        OverTime(),
+        Overlapping(),
+        SlicedAtSize(True),
+        SlicedAtSize(False),
+    ],
     ids=lambda m: type(m).__name__,
 )
 def test_other_layers_are_not_split(module: nn.Module) -> None:

@@ -125,6 +125,8 @@ def test_text_does_not_overlap_or_leave_the_drawing(script: bool) -> None:
     parts = split(builder.lower(module), [spec], [BATCH], Fallback(min_block_size=1))
     assert sum(segment.kind == "torch" for segment in parts.segments) == 8
     root = ElementTree.fromstring(svg(parts))
+    texts = texts_of(root)
+    assert all(texts) and any("\u2026" in text for text in texts) is script
     boxes, width = text_boxes(root), float(root.attrib["width"])
     assert all(right <= width for _, _, right, _ in boxes)
     for one, other in itertools.combinations(boxes, 2):

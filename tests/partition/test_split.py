@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -11,9 +12,13 @@ import torch
 from torch import nn
 
 import builder
+from builder.conversion import MISSING, GraphWalker
 from builder.errors import EngineError, UnsupportedOperators
 from builder.manifest.spec import Fallback
 from builder.partition import Partition, split
+from builder.partition.abstract_values import common
+from builder.partition.joint_evaluation import JointEvaluation
+from builder.partition.repeats import Repeats
 from builder.partition.support import READS_OTHERS
 
 DIMS = {"b": (1, 4, 8), "s": (1, 5, 9)}
@@ -507,3 +512,57 @@ def test_missing_converter_is_reported_after_another_one() -> None:
         o for o in partitioned.refused if o.schema.startswith("aten::special_bessel_j0")
     )
     assert last.reason != READS_OTHERS
+
+
+class Deep(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(8):
+            x = torch.relu(x).tanh()
+        return x
+
+
+def test_equal_nodes_are_evaluated_and_converted_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: Counter[str] = Counter()
+
+    def counted(name: str, function: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            calls[name] += 1
+            return function(*arguments)
+
+        return call
+
+    for kind, name in (
+        (JointEvaluation, "_execute"),
+        (GraphWalker, "visit"),
+        (Repeats, "find"),
+    ):
+        monkeypatch.setattr(kind, name, counted(name, getattr(kind, name)))
+    _, partitioned = partition(Deep())
+    assert len(partitioned.segments) == 1
+    assert calls == {"find": 16, "_execute": 2, "visit": 2}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        (torch.zeros(2, 3), torch.ones(2, 3), True),
+        (torch.zeros(2, 3), torch.zeros(3, 2), False),
+        (torch.zeros(2), torch.zeros(2, dtype=torch.int64), False),
+        (2, 2, True),
+        (2, 3, False),
+        (True, 1, False),
+        (1, 1.0, False),
+        (torch.zeros(2), 2, False),
+    ],
+)
+def test_value_of_two_branches_is_known_if_both_are_equal(
+    first: Any, second: Any, same: bool
+) -> None:
+    """Tensors are equal if their shape and dtype are."""
+    result = common(first, second)
+    if same and isinstance(first, torch.Tensor):
+        assert result.is_meta and result.shape == first.shape
+    else:
+        assert result == first if same else result is MISSING

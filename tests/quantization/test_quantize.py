@@ -316,7 +316,9 @@ class OnlyTheLastAddition(ResultReadTwice):
 @pytest.mark.parametrize("kind", [ResultReadTwice, NumberAdded, OnlyTheLastAddition])
 def test_addition_is_not_rounded(kind: type[nn.Module]) -> None:
     """A convolution does not absorb it, or no quantized product reads the sum or residual."""
-    quantized = quantize(lower(torch.jit.script(kind().eval())), [[torch.ones(2, 4, 3, 3)]])
+    quantized = quantize(
+        lower(torch.jit.script(kind().eval())), [[torch.ones(2, 4, 3, 3)]]
+    )
     assert quantized.additions == 0
     assert [layer.quantized for layer in quantized.layers] == [True, True]
 

@@ -247,7 +247,7 @@ def test_failed_first_publication_keeps_concurrent_model(
         )
         raise OSError(errno.EIO, "the disk")
 
-    with pytest.raises(PublishError, match="was not published: .* the disk"):
+    with pytest.raises(PublishError, match=r"was not published: .* the disk"):
         publish(scorer(), repository, finish=fail)
     assert [path.name for path in repository.iterdir()] == ["other"]
 
