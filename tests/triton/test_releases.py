@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from builder.errors import PublishError, UsageError
-from builder.triton import releases, write_env
-from builder.triton.environment import image_lines
+from builder.manifest.spec import Versions
+from builder.triton import publish, releases, write_env
+from builder.triton.environment import image_for, image_lines
+from tests.triton.artifacts import scorer
 
 
 @pytest.mark.parametrize(
@@ -92,6 +94,8 @@ def test_env_file_keeps_user_lines_and_replaces_generated_block(tmp_path: Path) 
     env.write_text(
         "HTTP_PORT=9000\n# trt-build: an older version's reason\nTRITON_IMAGE=old\n"
     )
+    write_env(write_plan(tmp_path, flavor="tensorrt-rtx", tensorrt="1.7.1.116"))
+    assert variables(env)["COMPOSE_PROFILES"] == "cpu"
     for tensorrt in ("10.9.0.34", "10.13.3.9"):
         assert (
             write_env(write_plan(tmp_path, flavor="tensorrt", tensorrt=tensorrt)) == env
@@ -119,6 +123,25 @@ def test_variable_set_by_user_is_not_changed(tmp_path: Path) -> None:
 def test_cpu_service_starts_without_a_tensorrt_plan(tmp_path: Path) -> None:
     env = write_env(write_plan(tmp_path, flavor="tensorrt-rtx", tensorrt="1.7.1.116"))
     assert variables(env)["COMPOSE_PROFILES"] == "cpu"
+
+
+def test_gpu_service_starts_if_one_plan_is_for_the_backend(tmp_path: Path) -> None:
+    repository = write_plan(tmp_path, flavor="tensorrt-rtx", tensorrt="1.7.1.116")
+    (repository / "model").rename(repository / "other")
+    write_plan(tmp_path, flavor="tensorrt", tensorrt="10.13.3.9")
+    assert variables(write_env(repository))["COMPOSE_PROFILES"] == "gpu"
+    assert image_for(repository) == "nvcr.io/nvidia/tritonserver:25.10-py3"
+
+
+def test_image_is_that_of_the_current_version(tmp_path: Path) -> None:
+    for tensorrt in ("10.9.0.34", "10.13.3.9"):
+        facts = {"flavor": "tensorrt", "tensorrt": tensorrt}
+        model = scorer(plan=tensorrt.encode(), facts=facts, versions=Versions(keep=2))
+        publish(model, tmp_path / "repository")
+    assert sorted(tmp_path.glob("repository/scorer/[0-9]")) == [
+        tmp_path / "repository" / "scorer" / number for number in "12"
+    ]
+    assert image_for(tmp_path / "repository") == "nvcr.io/nvidia/tritonserver:25.10-py3"
 
 
 def test_env_file_keeps_its_mode_and_symlink(tmp_path: Path) -> None:
