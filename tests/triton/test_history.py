@@ -130,7 +130,6 @@ def test_equal_configs_are_served_together(repository: Path) -> None:
     assert versions.served(folder) == [4]
 
 
-@pytest.mark.slow
 def test_rollback_serves_earlier_version_and_keeps_the_newer(repository: Path) -> None:
     folder = publish_three_versions(repository)
     assert history.rollback(folder, None) == (3, 2)
