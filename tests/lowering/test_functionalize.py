@@ -258,6 +258,8 @@ def dictionary_copied_and_read(x):
 
 def dictionary_read_with_an_unknown_key(x):
     found = {3: x * 2, 5: x}
+    found[3].add_(1)
+    found[7] = x * 3
     return found.get(x.size(0), x + 1), found.get(x.size(1), x + 1)
 
 

@@ -182,29 +182,9 @@ class Overlapping(Square):
         return torch.matmul(y[..., :8], y[..., 4:].transpose(1, 2))
 
 
-class SlicedAtSize(Square):
-    """A part starts or ends at a size that varies."""
-
-    def __init__(self, starts: bool) -> None:
-        super().__init__()
-        self.starts = starts
-
-    def forward(self, x: Tensor) -> Tensor:
-        y, n = self.projection(x), x.size(0)
-        last = y[..., n + 6 :] if self.starts else y[..., 8 : 9 + n]
-        return torch.matmul(torch.matmul(y[..., :4], y[..., 4:8].transpose(1, 2)), last)
-
-
 @pytest.mark.parametrize(
     "module",
-    [
-        TwoReaders(),
-        Gate(),
-        OverTime(),
-        Overlapping(),
-        SlicedAtSize(True),
-        SlicedAtSize(False),
-    ],
+    [TwoReaders(), Gate(), OverTime(), Overlapping()],
     ids=lambda m: type(m).__name__,
 )
 def test_other_layers_are_not_split(module: nn.Module) -> None:
