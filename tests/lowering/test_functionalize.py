@@ -18,6 +18,7 @@ from torch.nn import functional as F
 import builder
 from builder.errors import LoweringError
 from builder.lowering import ir
+from builder.lowering.passes.functionalize.counting import COUNTS
 
 
 def slice_assignment(x):
@@ -1180,3 +1181,21 @@ def test_alias_of_written_memory_has_written_value(
         expected = function(x.clone())
         expected = expected if isinstance(expected, tuple) else (expected,)
         torch.testing.assert_close(lowered.run(x.clone()), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("template", "arguments", "text"),
+    [
+        ("layer{}", (3,), "layer3"),
+        ("{}.{}!", ("a", 1), "a.1!"),
+        ("none", (), "none"),
+        ("{:.2f}", (3,), None),
+        ("{{}}", (3,), None),
+        ("{}", (), None),
+        ("{}{}", (3,), None),
+    ],
+)
+def test_only_templates_with_plain_braces_are_formatted(
+    template: str, arguments: tuple[int | str, ...], text: str | None
+) -> None:
+    assert COUNTS["aten::format"](template, *arguments) == text

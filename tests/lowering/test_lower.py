@@ -428,3 +428,20 @@ def test_matmul_whose_dtype_is_read_matches_torch() -> None:
     lowered = builder.lower(torch.jit.script(model))
     for output, expected in zip(lowered.run(x), model(x), strict=True):
         torch.testing.assert_close(output, expected)
+
+
+def test_devices_of_a_model_traced_on_a_gpu_become_the_cpu() -> None:
+    graph = torch._C.parse_ir(
+        """graph(%x : Tensor):
+  %device : Device = prim::Constant[value="cuda:0"]()
+  %no : bool = prim::Constant[value=0]()
+  %none : NoneType = prim::Constant()
+  %float : int = prim::Constant[value=6]()
+  %one : int = prim::Constant[value=1]()
+  %y : Tensor = aten::zeros_like(%x, %float, %none, %device, %no, %none)
+  %z : Tensor = aten::add(%x, %y, %one)
+  return (%z)"""
+    )
+    lowered = builder.lower(graph)
+    assert "cuda" not in str(lowered.graph)
+    torch.testing.assert_close(lowered.run(torch.ones(2))[0], torch.ones(2))
