@@ -158,6 +158,16 @@ def test_concurrent_change_is_not_overwritten(
     assert "net/2/model.plan" not in contents(url)
 
 
+@pytest.mark.parametrize("outside", ["", "/", "/net/", "/../net/x", "2/net/x"])
+def test_listed_path_outside_the_folder_is_ignored(
+    url: str, first: dict[str, bytes], outside: str
+) -> None:
+    with buckets.opened(url) as mirror:
+        folder = mirror.folder
+        assert mirror._name(f"{folder}/net/x", folder) == "repository/net/x"
+        assert mirror._name(f"{folder}{outside}", folder) is None
+
+
 def test_password_in_url_is_refused_and_not_shown() -> None:
     for use in (Store, lambda url: buckets.opened(url).__enter__()):
         with pytest.raises(UsageError, match="has a password") as raised:

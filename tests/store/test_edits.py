@@ -103,7 +103,8 @@ def test_foreign_versions_and_files_are_reported(folder: Path, hashes: Hashes) -
     (folder / "1" / "__pycache__").mkdir()
     (folder / "1" / "__pycache__" / "model.pyc").write_text("")
     (folder / ".trt-build.json.7.tmp").touch()  # of a process that was killed
-    assert edits.foreign(folder) == ["1/notes.txt", "2/"]
+    (folder / "link").symlink_to(folder.parent)
+    assert edits.foreign(folder) == ["1/notes.txt", "2/", "link/"]
     notes = edits.notes(folder, hashes)
     assert any(
         "scorer/2/ was not written by trt-build, and Triton may serve it" in note

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from builder.engine import BuildOptions
+from builder.errors import UsageError
 from builder.manifest import load
 from builder.manifest.spec import ModelSpec, Tolerance
 from builder.store import Hashes, published, reason_to_rebuild, record, request
@@ -292,6 +293,15 @@ def test_sidecar_with_path_outside_the_model_is_ignored(
     published.write(folder, {**published.read(folder / published.SIDECAR), **record})
     assert published.sidecar(folder) is None
     assert published.versions(folder) == []
+
+
+def test_only_folders_of_a_repository_are_models(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(UsageError, match="contains no model"):
+        published.model_names(tmp_path)
+    for name in ("b", "a"):
+        (tmp_path / name).mkdir()
+    assert published.model_names(tmp_path) == ["a", "b"]
 
 
 def test_hash_of_a_pipe_raises_os_error(tmp_path: Path, hashes: Hashes) -> None:

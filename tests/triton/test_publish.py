@@ -102,6 +102,8 @@ def test_model_cannot_replace_a_step_of_another_model(repository: Path) -> None:
         publish(scorer(name="whole.0.tensorrt", serve_as="python"), repository)
     assert tree(repository) == before
     publish(step, repository)  # itself again, as `merge` writes it
+    shutil.rmtree(repository / "whole")
+    publish(scorer(name="whole.0.tensorrt", serve_as="python"), repository)
 
 
 def test_concurrently_published_model_is_replaced(
@@ -353,6 +355,20 @@ def test_unused_step_is_removed_after_the_grace_period(
         assert retired.clean_up(repository) == ()
     assert {path.name for path in repository.iterdir()} == {"pair", *second}
     assert [path.name for path in repository.parent.iterdir()] == ["repository"]
+
+
+def test_folder_of_another_model_under_the_name_of_a_retired_step_stays(
+    repository: Path, instant: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = steps_of(publish(pair(1), repository))
+    second = steps_of(publish(pair(2), repository))
+    shutil.rmtree(repository / first[0])
+    publish(scorer(), repository.parent / "other").rename(repository / first[0])
+    later = retired.time.time() + retired.GRACE_SECONDS + 5
+    monkeypatch.setattr(retired.time, "time", lambda: later)
+    retired.tidy(repository)
+    names = {path.name for path in repository.iterdir()}
+    assert names == {"pair", first[0], *second}
 
 
 def test_unfinished_signature_that_stays_does_not_end_the_tidying(
