@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
@@ -45,6 +47,17 @@ def test_summary_line_counts_models_by_executor(verify: Any) -> None:
     )
     data = json.loads(verify(MODELS, "--json").stdout)
     assert data["answered_by"] == {"plan": 1, "plan+torch": 1, "torch": 1}
+
+
+def test_share_of_the_tolerance_is_a_number_or_null() -> None:
+    golden = {"y": np.ones(4, np.float32), "n": np.array([1])}
+    near = parity.compare({**golden, "y": golden["y"] * np.float32(1.0001)}, golden)
+    wrong = parity.compare({**golden, "n": np.array([2])}, golden)
+    results = [GoldenResult("p0-opt", "http", one) for one in (near, wrong)]
+    finite = replace(MODELS[0], results=(results[0],))
+    assert finite.as_dict()["share"] == near.share > 0
+    infinite = replace(MODELS[0], results=tuple(results))
+    assert infinite.share == float("inf") and infinite.as_dict()["share"] is None
 
 
 def test_required_plan_fails_models_run_by_torch(verify: Any) -> None:

@@ -54,7 +54,7 @@ def test_nms_limits_boxes_per_class_and_top_k_boxes():
 
 def test_nms_accepts_center_size_boxes_and_empty_selections():
     boxes = torch.tensor(
-        [[[5.0, 5, 10, 10], [5, 5, 10, 8], [40, 40, 10, 10], [12, 5, 10, 10]]]
+        [[[5.0, 5, 10, 10], [5, 5, 10, 8], [40, 40, 10, 10], [10, 5, 10, 10]]]
     )
     scores = torch.tensor([0.5, 0.9, 0.4, 0.3]).reshape(1, 4, 1)
     rows, _ = suppressed(
