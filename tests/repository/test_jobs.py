@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from builder import build_repository, processes
-from builder.engine import flavor
+from builder.engine import BuildOptions, flavor
 from builder.pipeline import Order
 from builder.repository import jobs
 from tests.cli.conftest import Small, save
@@ -58,12 +58,14 @@ def test_tensorrt_is_loaded_before_the_fork_only_without_a_choice_and_a_gpu(
 @pytest.mark.parametrize(
     ("url", "local"), [("{}", True), ("file://{}", True), ("s3://bucket{}", False)]
 )
-def test_worker_may_write_to_a_local_store(
+def test_worker_may_write_to_a_local_store_and_the_timing_cache(
     tmp_path: Path, url: str, local: bool
 ) -> None:
     store = url.format(tmp_path / "a")
-    sandbox = jobs.sandbox(Order(Mock(), tmp_path, store=store))
+    options = BuildOptions(timing_cache=tmp_path / "b" / "timing.cache")
+    sandbox = jobs.sandbox(Order(Mock(), tmp_path, store=store, options=options))
     assert (tmp_path / "a" in sandbox.writable) == local
+    assert tmp_path / "b" in sandbox.writable
     assert sandbox.network == (not local)
 
 
