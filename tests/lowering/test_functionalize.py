@@ -264,6 +264,12 @@ def dictionary_read_with_an_unknown_key(x):
     return found.get(x.size(0), x + 1), found.get(x.size(1), x + 1)
 
 
+def list_cut_at_a_size(x):
+    parts = [x * 2, x + 0, x * 3]
+    parts[0].add_(1)
+    return torch.stack(parts[: x.size(0) - 1]), torch.stack(parts[1:])
+
+
 def dictionary_iterated(x):
     weights = {"a": 1, "b": 2}
     weights.update({"a": 5})
@@ -397,6 +403,7 @@ SUPPORTED = [
     dictionary_copied_and_read,
     dictionary_read_with_an_unknown_key,
     dictionary_iterated,
+    list_cut_at_a_size,
     parts_of_complex_numbers,
     unbound_rows_iterated,
     lists_sorted,
