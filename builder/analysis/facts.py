@@ -77,14 +77,18 @@ class Facts:
         """The number of axes of a tensor, None when it depends on the inputs."""
         return self._fact(value)[1]
 
-    def _fact(self, value: Value) -> Fact:
-        """The recorded fact of a value. That of a constant is computed on first use."""
+    def _fact(self, value: Value | torch.Tensor) -> Fact:
+        """The recorded fact of a value, or that of a tensor from a constant list. The fact of a
+        constant is computed on first use.
+        """
+        if isinstance(value, torch.Tensor):
+            return value.dtype, value.dim() if self.ranked else None
         fact = self._facts.get(value.unique())
         if fact is None:
             tensor = constants.constant(value)
             fact = _UNKNOWN
             if isinstance(tensor, torch.Tensor):
-                fact = tensor.dtype, tensor.dim() if self.ranked else None
+                fact = self._fact(tensor)
             elif self.ranked and _is_wrapped_number(value, tensor):
                 fact = None, 0
             self._facts[value.unique()] = fact

@@ -248,7 +248,7 @@ def model(
         None,
     )
     executor.stream = SimpleNamespace(synchronize=lambda: None)
-    modules["model"].executor = lambda *_: executor
+    modules["model"].executor = lambda *_, **__: executor
     served = modules["model"].TritonPythonModel()
     served.initialize(
         {

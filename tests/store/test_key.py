@@ -219,7 +219,7 @@ def test_version_of_all_code_depends_on_each_source_file(
     def version(name: str, text: str) -> str:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-        return sources.everything.__wrapped__()
+        return sources.version_of_all.__wrapped__()
 
     monkeypatch.setattr(sources, "ROOT", tmp_path)
     monkeypatch.setattr(sources, "config_templates", lambda: tmp_path)
