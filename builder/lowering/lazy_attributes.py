@@ -1,7 +1,8 @@
 """Attributes that are None in the file, and that forward sets if they are None, such as
 `if self.scales is None: self.scales = ...`.
 
-If the value depends on no data of the inputs, each call may compute it again.
+If the value depends on nothing that differs between requests, each call may compute it again. A
+value of a size is state: a later call with another size uses that of the first call.
 """
 
 from __future__ import annotations
@@ -13,10 +14,8 @@ from builder.lowering import ir
 from builder.lowering.objects import read_attribute
 
 _READ, _WRITE = "prim::GetAttr", "prim::SetAttr"
-_OF_SIZES = frozenset(
-    "aten::size aten::dim aten::len aten::numel prim::dtype prim::device".split()
-)
-"""Operators on tensors, and lists of them, that read no data."""
+_FIXED = frozenset({"aten::dim", "prim::dtype", "prim::device"})
+"""Operators on tensors whose result is the same for all requests."""
 
 
 def is_lazy(read: Node, source: object, writes: list[Node]) -> bool:
@@ -24,7 +23,7 @@ def is_lazy(read: Node, source: object, writes: list[Node]) -> bool:
     `writes` set it only where it or another such attribute is None.
     """
     return _is_none_in_file(read, source) and all(
-        _is_guarded(write) and not _depends_on_data(write.inputsAt(1), set())
+        _is_guarded(write) and not _depends_on_input(write.inputsAt(1), set())
         for write in writes
     )
 
@@ -57,21 +56,23 @@ def _is_guard(condition: Value) -> bool:
     return ir.constant(first) is True and _is_guard(second)
 
 
-def _depends_on_data(value: Value, seen: set[int]) -> bool:
-    """Whether a value may depend on the data of an input of the graph."""
+def _depends_on_input(value: Value, seen: set[int]) -> bool:
+    """Whether a value may depend on the data or a size of an input of the graph."""
     if value.unique() in seen:
         return False
     seen.add(value.unique())
     node = value.node()
     if node.kind() == "prim::Param" and node.owningBlock().owningNode() is None:
         return value.type().kind() != "ClassType"
-    return any(_depends_on_data(origin, seen) for origin in _origins(value))
+    return any(_depends_on_input(origin, seen) for origin in _origins(value))
 
 
 def _origins(value: Value) -> Iterator[Value]:
-    """The values that a value is computed from, without those of which only the size is read."""
+    """The values that a value is computed from, without those of which only a fixed property is
+    read.
+    """
     node = value.node()
-    if node.kind() in _OF_SIZES and value.type().kind() != "TensorType":
+    if node.kind() in _FIXED:
         return
     if node.kind() == "prim::Param":
         node = node.owningBlock().owningNode()

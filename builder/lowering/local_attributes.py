@@ -186,7 +186,7 @@ class _Local:
         self.modules = modules
 
     def is_lazy(self) -> bool:
-        """Whether it is None in the file, and set from sizes only where it is None."""
+        """Whether it is None in the file, and set only where it is None, from no input."""
         nodes = ir.nodes_of(self.graph, _READ, _WRITE)
         accesses = [n for n in nodes if _attribute(n, self.modules) == self.attribute]
         read = next(node for node in accesses if node.kind() == _READ)

@@ -711,6 +711,12 @@ STATE_WRITES = {
     "count that decides": "self.calls += 1; return x if self.calls > 1 else -x",
     "count in a buffer": "self.count += 1; return x * self.count[0]",
     "read before the cast": "y = x * self.part; self.part = self.part.to(x.dtype); return y",
+    "set from a size where it is None": """
+        if self.scale is None:
+            self.scale = torch.arange(x.size(0)).sum()
+        scale = self.scale
+        assert scale is not None
+        return x * scale""",
     "set from data where it is None": """
         if self.scale is None:
             self.scale = x * 3
