@@ -32,11 +32,10 @@ class ConversionContext(Arrangement):
         """Record that the network gets a LOOP or a CONDITIONAL. Raises Unconvertible if it has the
         other one, and TensorRT computes such networks incorrectly.
         """
-        self.control_flow.add(kind)
-        if len(self.control_flow) > 1 and not self.capabilities.takes(
-            "CONDITIONAL.WITH_LOOP", "FLOAT"
-        ):
+        may_mix = self.capabilities.takes("CONDITIONAL.WITH_LOOP", "FLOAT")
+        if self.control_flow - {kind} and not may_mix:
             raise Unconvertible(tensorrt8.BRANCH_AND_LOOP, tensorrt8.NEWER_OR_FIXED)
+        self.control_flow.add(kind)
 
     def tensor(self, value: Any, dtype: torch.dtype | None = None) -> ITensor:
         """`value` as an ITensor of torch's `dtype` (its own by default); numbers become 0-d, lists

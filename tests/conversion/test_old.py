@@ -434,6 +434,25 @@ def test_control_flow_that_the_engine_computes_incorrectly(
         builder.convert(torch.jit.script(function), [spec])
 
 
+def loops_around_a_branch(x: torch.Tensor) -> torch.Tensor:
+    y = x
+    for _ in range(x.size(0)):
+        y = y + x[0]
+    if bool(y.sum() > 0):
+        x = x * 2
+    for _ in range(x.size(0)):
+        y = y * 0.5
+    return x + y
+
+
+def test_only_the_branch_between_loops_is_refused() -> None:
+    spec = builder.TensorSpec("float32", ("n", 4), dims={"n": (1, 3, 9)})
+    with pytest.raises(UnsupportedOperators) as refusal:
+        builder.convert(torch.jit.script(loops_around_a_branch), [spec])
+    kinds = [operator.schema for operator in refusal.value.operators]
+    assert kinds == ["prim::If"]
+
+
 def test_sorting_too_many_integers_is_refused() -> None:
     with pytest.raises(UnsupportedOperators, match="sorts only floats"):
         convert(lambda x: x.topk(5), [torch.zeros(5000, dtype=torch.int32)])
