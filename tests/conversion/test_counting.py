@@ -106,6 +106,7 @@ DATA: dict[str, Callable[..., Any]] = {
     "rows where a condition holds": lambda x: x[torch.where(x[:, 0] > 0)[0]],
     "masked_select": lambda x: x.masked_select(x > 0),
     "masked_select that broadcasts": lambda x: x.masked_select(x[:1] > 0),
+    "masked_select without axes": lambda x: x[0, 0].masked_select(x[0, 1] > 0),
     "a mask as an index": lambda x: x[x > 0],
     "a mask of rows as an index": lambda x: x[x[:, 0] > 0],
     "a mask behind as an index": lambda x: x[:, x[0] > 0],

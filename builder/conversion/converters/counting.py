@@ -163,7 +163,7 @@ def nonzero_numpy(ctx: ConversionContext, x: ITensor, /) -> list[ITensor]:
 )
 def masked_select(ctx: ConversionContext, x: ITensor, mask: ITensor) -> ITensor:
     """The values where mask is true, in order"""
-    sizes = broadcast_sizes(ctx, [x, mask])
+    sizes = broadcast_sizes(ctx, [x, mask]) or [1]  # a gather needs an axis
     return values_at(
         ctx, ctx.expand(x, sizes), nonzero.positions(ctx, ctx.expand(mask, sizes))
     )
