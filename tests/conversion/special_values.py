@@ -557,8 +557,6 @@ SAMPLES: dict[str, str] = {
     "nn.functional.instance_norm": WEIGHTS,
     "nn.functional.interpolate": PRODUCT,
     "take_along_dim": "an index out of range",
-    "trapezoid": "PyTorch subtracts the ends from the sum",
-    "trapz": "PyTorch subtracts the ends from the sum",
 }
 """The operators whose outputs differ, with the reason."""
 NO_SAMPLES = frozenset(opinfo.SORTED)
