@@ -58,8 +58,7 @@ def replace(graph: Graph, module: Any) -> None:
     lazy = [local for local in attributes if local.is_lazy()]  # one if may set several
     for local in attributes:
         if local in lazy:
-            none = ir.insert_constant(graph, None, ir.first_node(graph))
-            local.rewrite(graph, none)
+            local.rewrite(graph, ir.insert_constant(graph, None, ir.first_node(graph)))
             continue
         try:
             local.check(graph)

@@ -39,11 +39,8 @@ def remove(
     for key, nodes in writes.items():
         users = [use.user for value in reads[key] for use in value.uses()]
         messages = [node for node in users if _decides_message(node, key)]
-        counting = [
-            node
-            for node in users
-            if node.kind() != "prim::SetAttr" and not _decides_message(node, key)
-        ]
+        others = [node for node in users if node not in messages]
+        counting = [node for node in others if node.kind() != "prim::SetAttr"]
         if not all(_counts(node, key) for node in counting):
             continue
         in_place = [node for node in counting if node.kind() in _IN_PLACE]

@@ -339,11 +339,8 @@ def _serving(artifact: ModelArtifact, max_batch: int) -> dict[str, Any]:
     if described:
         states["state"] = described
         states["max_sequences"] = artifact.spec.sequences.max
-    conditions: dict[str, Any] = {}
-    if artifact.unknown:
-        conditions["unknown"] = dict(artifact.unknown)
-    if artifact.too_long:
-        conditions["too_long"] = dict(artifact.too_long)
+    by_name = {"unknown": artifact.unknown, "too_long": artifact.too_long}
+    conditions = {name: dict(values) for name, values in by_name.items() if values}
     return {
         **states,
         **padding.serving(artifact.padding),

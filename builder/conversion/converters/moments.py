@@ -103,29 +103,21 @@ def vector_norm(
     """(sum |x|^order)^(1/order); the largest or smallest |x| for inf and -inf; the number of
     nonzero elements for 0.
     """
+
+    def reduced(operation: str, values: ITensor) -> ITensor:
+        return reduce_dims(ctx, operation, values, dim, keepdim=keepdim)
+
     if order == 2:
-        return ctx.unary(
-            "SQRT",
-            reduce_dims(ctx, "SUM", combine(ctx, "PROD", x, x), dim, keepdim=keepdim),
-        )
+        return ctx.unary("SQRT", reduced("SUM", combine(ctx, "PROD", x, x)))
+    if order == 0:
+        is_zero = equal(ctx, x, 0.0)
+        return reduced("SUM", choose(ctx, is_zero, 0.0, 1.0, ctx.dtype(x)))
     size = ctx.unary("ABS", x)
     if order in (torch.inf, -torch.inf):
-        return reduce_dims(
-            ctx, "MAX" if order > 0 else "MIN", size, dim, keepdim=keepdim
-        )
-    if order == 0:
-        return reduce_dims(
-            ctx,
-            "SUM",
-            choose(ctx, equal(ctx, x, 0.0), 0.0, 1.0, ctx.dtype(x)),
-            dim,
-            keepdim=keepdim,
-        )
+        return reduced("MAX" if order > 0 else "MIN", size)
     if order == 1:
-        return reduce_dims(ctx, "SUM", size, dim, keepdim=keepdim)
-    total = reduce_dims(
-        ctx, "SUM", combine(ctx, "POW", size, float(order)), dim, keepdim=keepdim
-    )
+        return reduced("SUM", size)
+    total = reduced("SUM", combine(ctx, "POW", size, float(order)))
     return combine(ctx, "POW", total, 1 / order)
 
 

@@ -125,20 +125,18 @@ def _register(name: str, kind: Kind) -> None:
         num_layers: int,
         bidirectional: bool,
     ) -> Any:
-        padded = data.padded
-        lengths = data.lengths
-        _require_features(ctx, padded)
+        _require_features(ctx, data.padded)
         stacked = weights_of(params, has_biases, num_layers, bidirectional)
         output, *finals = sequence(
             ctx,
             kind.cell,
-            padded,
+            data.padded,
             state_of(hx),
             stacked,
             states=reads_states(node),
-            extent=lengths,
+            extent=data.lengths,
         )
-        return Rows(output, lengths), *finals
+        return Rows(output, data.lengths), *finals
 
     layer.__doc__ = f"{module_of(name)} of a PackedSequence"
 

@@ -186,13 +186,13 @@ def steps_of(
     states, extent = options.states, options.extent
     at_ends = states and extent.ragged
     state_parts = len(start) if at_ends else 1
-    if isinstance(steps, int) and 0 < steps <= min(
-        MOST_UNROLLED_STEPS, ctx.unroll_limit
-    ):
+    most_unrolled = min(MOST_UNROLLED_STEPS, ctx.unroll_limit)
+    if isinstance(steps, int) and 0 < steps <= most_unrolled:
         outputs, final = unrolled(
             ctx, cell, inputs, start, steps, state_parts, reverse=reverse
         )
     else:
+        last = states and not at_ends
         outputs, final = looped(
             ctx,
             cell,
@@ -201,7 +201,7 @@ def steps_of(
             steps,
             state_parts,
             reverse=reverse,
-            return_last=states and not at_ends,
+            return_last=last,
         )
     if at_ends:
         final = tuple(extent.ends(ctx, output) for output in outputs)

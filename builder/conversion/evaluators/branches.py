@@ -177,27 +177,27 @@ def _merge(
         other = no if yes is UNSET else yes
         if _is_static(other):
             return other
-        unset = zeros_for_unset(ctx, other)
-        if unset is not UNSET:
-            unset = _gate(ctx, conditional)(unset)
+        unset = _for_unset(ctx, conditional, other)
         yes, no = (unset, no) if yes is UNSET else (yes, unset)
     if any(
         value is None or isinstance(value, nested.UNRETURNABLE) for value in (yes, no)
     ):
         raise _unmerged(yes, no, described)
-    numbers = [
-        isinstance(value, DynamicScalar | bool | int | float) for value in (yes, no)
-    ]
-    if all(numbers):
+    if all(isinstance(v, DynamicScalar | bool | int | float) for v in (yes, no)):
         return _merge_numbers(ctx, conditional, yes, no)
-    yes = ctx.tensor(yes)
-    no = ctx.tensor(no)
+    yes, no = ctx.tensor(yes), ctx.tensor(no)
     if ctx.dtype(yes) != ctx.dtype(no):
         yes, no = nested.widened(ctx, yes, no)
     nested.require_same_dtype_and_rank(
         ctx, yes, no, f"the blocks of the branch give {described}"
     )
     return _output(ctx, conditional, yes, no)
+
+
+def _for_unset(ctx: ConversionContext, conditional: Any, other: Any) -> Any:
+    """The value of the block that leaves an output unset; UNSET if there is none."""
+    unset = zeros_for_unset(ctx, other)
+    return unset if unset is UNSET else _gate(ctx, conditional)(unset)
 
 
 def _output(

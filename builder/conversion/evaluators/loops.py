@@ -171,11 +171,16 @@ def _looped(
         return [MISSING] * node.outputsSize()
     if while_condition is not None:
         while_condition.set_input(1, nested.as_flag(ctx, continues))
+    _follow(ctx, state, following)
+    return [item.last() for item in state]
+
+
+def _follow(ctx: ConversionContext, state: list[Any], following: list[Any]) -> None:
+    """Set the carried values for the next iteration."""
     for item, value in zip(state, following, strict=True):
         item.follow(value)
     if _swaps(state) and not ctx.capabilities.takes("RECURRENCE.SWAPPED", "FLOAT"):
         raise Unconvertible(tensorrt8.SWAP_IN_LOOP, tensorrt8.NEWER_OR_FIXED)
-    return [item.last() for item in state]
 
 
 def _swaps(state: list[Any]) -> bool:

@@ -43,10 +43,6 @@ def elements(graph: Any, value: Any, end: Any) -> list[Element] | None:
     does not write to it; None if its possible elements are not known.
     """
     kind = value.type().kind()
-    if kind == "ListType":
-        element_type = value.type().getElementType()
-    else:
-        element_type = value.type().getValueType()
     # torch folds no container that is written
     if ir.is_constant(value) or _is_only_returned(value):
         return []
@@ -56,7 +52,7 @@ def elements(graph: Any, value: Any, end: Any) -> list[Element] | None:
     writers = _writers(ir.walk(graph), aliases, value)
     builders = _builders(graph, aliases, value)
     are_known = {node.kind() for node in writers} <= _KNOWN[kind]
-    if element_type.kind() != "TensorType" or not are_known:
+    if not _holds_tensors(value.type()) or not are_known:
         if kind == "DictType":
             return by_keys(graph, value, end)
         return None
@@ -74,6 +70,13 @@ def elements(graph: Any, value: Any, end: Any) -> list[Element] | None:
     if _count(writers_outside_loops, _ADDS_ONE) < _count(writers, _ADDS_ONE):
         return None
     return list(reader.items(*_lengths(graph, value, writers, builders)))
+
+
+def _holds_tensors(container: Any) -> bool:
+    """Whether the elements of a list, or the values of a dictionary, are tensors."""
+    is_list = container.kind() == "ListType"
+    element = container.getElementType() if is_list else container.getValueType()
+    return bool(element.kind() == "TensorType")
 
 
 def _is_only_returned(value: Any) -> bool:
