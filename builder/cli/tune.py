@@ -31,10 +31,10 @@ NO_LIMIT = 3
 class Names(click.ParamType[tuple[str, ...]]):
     """A comma-separated subset of the names."""
 
+    name = "names"
+
     def __init__(self, *names: str) -> None:
         self.names = names
-
-    name = "names"
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         """`[none|half],...`, because click's own form is in capital letters."""

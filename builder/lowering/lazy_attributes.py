@@ -11,9 +11,8 @@ from collections.abc import Iterator
 
 from builder.graph_types import Block, Node, Value
 from builder.lowering import ir
-from builder.lowering.objects import read_attribute
+from builder.lowering.objects import READ, read_attribute
 
-_READ, _WRITE = "prim::GetAttr", "prim::SetAttr"
 _FIXED = frozenset({"aten::dim", "prim::dtype", "prim::device"})
 """Operators on tensors whose result is the same for all requests."""
 
@@ -49,7 +48,7 @@ def _is_guard(condition: Value) -> bool:
     """Whether a condition is `a is None`, or `a is None or b is None`."""
     node = condition.node()
     if node.kind() == "aten::__is__":
-        return node.inputsAt(0).node().kind() == _READ and ir.is_none(node.inputsAt(1))
+        return node.inputsAt(0).node().kind() == READ and ir.is_none(node.inputsAt(1))
     if node.kind() != "prim::If" or not _is_guard(node.inputsAt(0)):
         return False
     first, second = ir.branch_ends(condition)

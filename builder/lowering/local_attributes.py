@@ -14,9 +14,8 @@ import torch
 from builder.graph_types import Block, Graph, Node, NodeList, Type, Value
 from builder.lowering import ir, lazy_attributes
 from builder.lowering.emit import Emit
-from builder.lowering.objects import read_attribute
+from builder.lowering.objects import READ, WRITE, read_attribute
 
-_READ, _WRITE = "prim::GetAttr", "prim::SetAttr"
 _MODULES = ("ClassType", "InterfaceType")
 """The types of submodules. Python may not know the class of another attribute."""
 
@@ -36,16 +35,16 @@ def replace(graph: Graph, module: Any) -> None:
     """Replace the attributes of `module`, the graph's first input, and of its submodules that each
     call writes before it reads them. Others are left as they are.
     """
-    if not ir.nodes_of(graph, _WRITE):
+    if not ir.nodes_of(graph, WRITE):
         return
     modules = _modules(graph, module)
     kinds = defaultdict[Attribute, set[str]](set)
     types: dict[Attribute, Type] = {}
-    for node in ir.nodes_of(graph, _READ, _WRITE):
+    for node in ir.nodes_of(graph, READ, WRITE):
         attribute = _attribute(node, modules)
         if attribute is not None:
             kinds[attribute].add(node.kind())
-            if node.kind() == _READ:
+            if node.kind() == READ:
                 types[attribute] = node.output().type()
     candidates = [
         attribute for attribute, accesses in kinds.items() if len(accesses) > 1
@@ -88,7 +87,7 @@ def _replace_object(graph: Graph, creation: Node) -> bool:
         return False
     owner: Modules = {created.unique(): ((), None)}
     types = {
-        user.s("name"): user.output().type() for user in users if user.kind() == _READ
+        user.s("name"): user.output().type() for user in users if user.kind() == READ
     }
     attributes = [
         _Local(graph, Attribute((), name), kind, owner) for name, kind in types.items()
@@ -110,7 +109,7 @@ def _is_access(node: Node, created: Value) -> bool:
     """Whether the node reads or writes an attribute of the object, and does not store the object
     itself.
     """
-    return node.kind() in (_READ, _WRITE) and all(
+    return node.kind() in (READ, WRITE) and all(
         value.unique() != created.unique() for value in ir.inputs(node)[1:]
     )
 
@@ -123,7 +122,7 @@ def _modules(graph: Graph, module: Any) -> Modules:
     modules: dict[int, tuple[tuple[str, ...], Any]] = {
         next(iter(graph.inputs())).unique(): ((), module)
     }
-    for node in ir.nodes_of(graph, _READ):
+    for node in ir.nodes_of(graph, READ):
         owner = modules.get(node.inputsAt(0).unique())
         if owner is None or node.output().type().kind() not in _MODULES:
             continue
@@ -136,9 +135,9 @@ def _modules(graph: Graph, module: Any) -> Modules:
 
 def _attribute(node: Node, modules: Modules) -> Attribute | None:
     """The attribute that a node reads or writes. None for a submodule and for other nodes."""
-    if node.kind() not in (_READ, _WRITE):
+    if node.kind() not in (READ, WRITE):
         return None
-    if node.kind() == _READ and node.output().unique() in modules:
+    if node.kind() == READ and node.output().unique() in modules:
         return None
     owner = modules.get(node.inputsAt(0).unique())
     return None if owner is None else Attribute(owner[0], node.s("name"))
@@ -149,7 +148,7 @@ def _is_passed(graph: Graph, modules: Modules) -> bool:
     return any(
         value.unique() in modules
         for node in ir.walk(graph)
-        if node.kind() not in (_READ, _WRITE)
+        if node.kind() not in (READ, WRITE)
         for value in node.inputs()
     )
 
@@ -186,11 +185,11 @@ class _Local:
 
     def is_lazy(self) -> bool:
         """Whether it is None in the file, and set only where it is None, from no input."""
-        nodes = ir.nodes_of(self.graph, _READ, _WRITE)
+        nodes = ir.nodes_of(self.graph, READ, WRITE)
         accesses = [n for n in nodes if _attribute(n, self.modules) == self.attribute]
-        read = next(node for node in accesses if node.kind() == _READ)
+        read = next(node for node in accesses if node.kind() == READ)
         _, source = self.modules[read.inputsAt(0).unique()]
-        writes = [node for node in accesses if node.kind() == _WRITE]
+        writes = [node for node in accesses if node.kind() == WRITE]
         return lazy_attributes.is_lazy(read, source, writes)
 
     def check(self, block: NodeList, *, written: bool = False) -> bool:
@@ -207,7 +206,7 @@ class _Local:
                 # not assigned to `written`: the loop may have no iteration
                 self.check(ir.first_block(node), written=written)
             elif _attribute(node, self.modules) == self.attribute:
-                if node.kind() == _READ and not written:
+                if node.kind() == READ and not written:
                     raise _ReadBeforeWrite
                 written = True
             elif any(map(self._accesses, node.blocks())):
@@ -236,7 +235,7 @@ class _Local:
                 value = self._loop(node, value)
             elif _attribute(node, self.modules) != self.attribute:
                 continue
-            elif node.kind() == _READ:
+            elif node.kind() == READ:
                 assert value is not None
                 ir.replace(node, [value])
             else:
@@ -246,7 +245,7 @@ class _Local:
 
     def _branches(self, node: Node, value: Value | None) -> Value | None:
         blocks = ir.blocks_of(node)
-        changes = any(self._accesses(block, _WRITE) for block in blocks)
+        changes = any(self._accesses(block, WRITE) for block in blocks)
         ends = [self.rewrite(block, value) for block in blocks]
         if not changes:
             return value
@@ -259,7 +258,7 @@ class _Local:
 
     def _loop(self, node: Node, value: Value | None) -> Value | None:
         body: Block = ir.first_block(node)
-        if value is None or not self._accesses(body, _WRITE):
+        if value is None or not self._accesses(body, WRITE):
             self.rewrite(body, value)
             return value
         node.addInput(value)

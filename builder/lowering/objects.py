@@ -10,6 +10,9 @@ import torch
 from builder.graph_types import Node, Type
 from builder.lowering import ir
 
+READ, WRITE = "prim::GetAttr", "prim::SetAttr"
+"""The nodes that read and write an attribute."""
+
 
 @dataclass(frozen=True)
 class ModuleObject:
@@ -51,7 +54,7 @@ def _evaluated(module: Any, reads: tuple[Node, ...]) -> Any:
     graph: Any = torch._C.Graph()
     value = graph.addInput().setType(module._type())
     for read in reads:
-        node = graph.appendNode(graph.create("prim::GetAttr", [value], 1))
+        node = graph.appendNode(graph.create(READ, [value], 1))
         node.s_("name", read.s("name"))
         value = node.output().setType(read.output().type())
     graph.registerOutput(value)

@@ -9,15 +9,14 @@ from __future__ import annotations
 from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
 from builder.lowering.constant_writes import is_computed, written_tensors
-
-_READ, _WRITE = "prim::GetAttr", "prim::SetAttr"
+from builder.lowering.objects import READ, WRITE
 
 
 def replace(graph: Graph) -> None:
     """Replace the reads after each such write by the value that it writes, and remove the write.
     Writes in a branch or loop stay, as do those of an attribute that is read before it is cast.
     """
-    for write in ir.nodes_of(graph, _WRITE):
+    for write in ir.nodes_of(graph, WRITE):
         source = _cast_attribute(write.inputsAt(1))
         if source is None or write.owningBlock().owningNode() is not None:
             continue
@@ -41,7 +40,7 @@ def _accesses(graph: Graph, write: Node) -> list[Node]:
     return [
         node
         for node in ir.walk(graph)
-        if node.kind() in (_READ, _WRITE)
+        if node.kind() in (READ, WRITE)
         and node.s("name") == name
         and node.inputsAt(0).type().str() == owner
     ]
@@ -50,7 +49,7 @@ def _accesses(graph: Graph, write: Node) -> list[Node]:
 def _path(owner: Value) -> str:
     """The path of a module from the module of the graph."""
     node = owner.node()
-    if node.kind() != _READ:
+    if node.kind() != READ:
         return owner.debugName()
     return f"{_path(node.inputsAt(0))}.{node.s('name')}"
 
@@ -62,7 +61,7 @@ _LIST_READERS = frozenset(
 
 def _is_only_read(access: Node) -> bool:
     """Whether a node reads the attribute, and no node changes the list that it may be."""
-    if access.kind() != _READ:
+    if access.kind() != READ:
         return False
     users = {use.user.kind() for use in access.output().uses()}
     return access.output().type().kind() == "TensorType" or users <= _LIST_READERS
@@ -74,7 +73,7 @@ def _writes_others(graph: Graph, name: str) -> bool:
     """
     return all(
         is_computed(value)
-        or (value.node().kind() == _READ and value.node().s("name") != name)
+        or (value.node().kind() == READ and value.node().s("name") != name)
         for value in written_tensors(graph)
     )
 
@@ -86,7 +85,7 @@ def _cast_attribute(value: Value) -> Node | None:
         return _read(node.inputsAt(0))
     if node.kind() != "prim::ListConstruct" or node.inputsSize():
         return None
-    changes = [use.user for use in value.uses() if use.user.kind() != _WRITE]
+    changes = [use.user for use in value.uses() if use.user.kind() != WRITE]
     if len(changes) != 1 or changes[0].kind() != "aten::append":
         return None
     return _cast_in_loop(changes[0])
@@ -115,7 +114,7 @@ def _read(value: Value) -> Node | None:
     """The node that reads an attribute, if nothing but its cast uses the result."""
     node = value.node()
     users = {use.user.kind() for use in value.uses()}
-    if node.kind() != _READ or not users <= {
+    if node.kind() != READ or not users <= {
         "aten::to",
         "aten::len",
         "aten::__getitem__",

@@ -164,19 +164,19 @@ def _partition(
     )
 
 
-def _is_uncounted(step: Step, shapes: Shapes) -> bool:
-    """Whether the node is a product, and its shape is not known."""
-    return step.node.kind() in _PRODUCTS and not shapes.known.keys() >= set(
-        step.outputs
-    )
-
-
 _PRODUCTS = frozenset(
     f"aten::{name}"
     for name in (
         "linear matmul mm bmm addmm baddbmm _convolution scaled_dot_product_attention"
     ).split()
 )
+
+
+def _is_uncounted(step: Step, shapes: Shapes) -> bool:
+    """Whether the node is a product, and its shape is not known."""
+    return step.node.kind() in _PRODUCTS and not shapes.known.keys() >= set(
+        step.outputs
+    )
 
 
 def _kinds(

@@ -31,22 +31,27 @@ def _average_over_padded(ctx: ConversionContext, x: ITensor, pool: Pool) -> ITen
     """
     means = pooled(ctx, x, "AVERAGE", pool, "window")
     sizes = [ctx.size(x, axis + 2) + 2 * pad for axis, pad in enumerate(pool.padding)]
-    one = ctx.constant(torch.ones([1] * ctx.rank(x), dtype=ctx.dtype(x)))
-    ones = ctx.expand(one, [1, 1, *sizes])
-    parts = pooled(
-        ctx, ones, "AVERAGE", replace(pool, padding=[0] * len(sizes)), "window"
-    )
+    parts = _averages_of_ones(ctx, x, sizes, replace(pool, padding=[0] * len(sizes)))
     sizes_of_means = [1, 1, *ctx.sizes(means)[2:]]
     parts = ctx.slice(parts, [0] * len(sizes_of_means), sizes_of_means)
     return ctx.copy_sizes(means, ctx.elementwise("DIV", means, parts))
 
 
-def _of_inside(ctx: ConversionContext, x: ITensor, pool: Pool) -> ITensor:
-    """Averages over the part of each window in the input, in the same way."""
-    means = pooled(ctx, x, "AVERAGE", pool, "window")
+def _averages_of_ones(
+    ctx: ConversionContext, x: ITensor, sizes: Sequence[Size], pool: Pool
+) -> ITensor:
+    """Averages over whole windows of ones with these spatial sizes, in the dtype of x."""
     one = ctx.constant(torch.ones([1] * ctx.rank(x), dtype=ctx.dtype(x)))
-    ones = ctx.expand(one, [1, 1, *ctx.sizes(x)[2:]])
-    parts = pooled(ctx, ones, "AVERAGE", pool, "window")
+    ones = ctx.expand(one, [1, 1, *sizes])
+    return pooled(ctx, ones, "AVERAGE", pool, "window")
+
+
+def _average_inside(ctx: ConversionContext, x: ITensor, pool: Pool) -> ITensor:
+    """Averages over the part of each window in the input: averages over whole windows, divided by
+    the averages of ones.
+    """
+    means = pooled(ctx, x, "AVERAGE", pool, "window")
+    parts = _averages_of_ones(ctx, x, ctx.sizes(x)[2:], pool)
     return ctx.copy_sizes(means, ctx.elementwise("DIV", means, parts))
 
 
@@ -103,7 +108,7 @@ def _average(
     if padded and not count_include_pad:
         if may_drop(pool):
             # TensorRT refuses the layer if rounding up pads as much as a window
-            return _of_inside(ctx, image, pool)
+            return _average_inside(ctx, image, pool)
         return pooled(ctx, image, "AVERAGE", pool, "inside")
     if ceil_mode and not ctx.capabilities.takes("POOLING.PADDED_UP", image.dtype.name):
         return _average_over_padded(ctx, image, pool)

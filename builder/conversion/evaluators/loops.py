@@ -184,8 +184,8 @@ def _follow(ctx: ConversionContext, state: list[Any], following: list[Any]) -> N
 
 
 def _swaps(state: list[Any]) -> bool:
-    """Whether a carried value becomes one that itself becomes a third one, or the first one:
-    `a, b = b, a`.
+    """Whether a carried value takes the value of another one, which takes that of another one in
+    the same iteration: `a, b = b, a`.
     """
     following = {
         item.recurrence.get_output(0).name: item.recurrence.get_input(1).name
