@@ -35,11 +35,13 @@ from builder.lowering.steps import FREEZE, LOWER_GRAPH, Steps
 
 
 @contextmanager
-def evaluating(module: torch.jit.ScriptModule) -> Iterator[None]:
-    """The module in evaluation mode.
-
-    The `training` flag of every submodule is restored afterwards.
+def evaluating(module: Any) -> Iterator[None]:
+    """The module with all its submodules in evaluation mode. Their `training` flags are restored
+    afterwards. Other callables have no such mode.
     """
+    if not isinstance(module, torch.nn.Module):
+        yield
+        return
     flags = [(child, child.training) for child in module.modules()]
     try:
         module.eval()

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from builder.errors import ModelFileError, TrtBuildError, UsageError
 from builder.frontends import ExportedModule
-from builder.lowering import constants_to_numbers
+from builder.lowering import constants_to_numbers, evaluating
 from builder.manifest import (
     ModelSpec,
     Profile,
@@ -193,7 +193,7 @@ def list_lengths(module: Module, spec: ModelSpec, name: str) -> list[int]:
     lengths = []
     for golden in goldens:
         tensors = [to_torch(array) for array in golden.inputs.values()]
-        with _evaluating(module), torch.no_grad():
+        with evaluating(module), torch.no_grad():
             output = call_module(module, spec.inputs, tensors, spec.constants)
         lengths.append(length_of(dict(leaves(output)), name))
     return lengths
@@ -230,7 +230,7 @@ class _Recorder:
         """
         # a copy, because the first call of a module fixes whether its graph is optimized
         self.unoptimized = _copy(module) if _optimizer_may_err(module) else None
-        with _evaluating(module):
+        with evaluating(module):
             self.search = GoldenSearch(module, spec, self.record, optional)
 
     def all(self) -> Iterator[Golden]:
@@ -256,7 +256,7 @@ class _Recorder:
         for name, left_out, tensors in omitted.variants(self.spec, self._tensors(opt)):
             golden = replace(self._recorded(name, tensors), omitted=left_out)
             if len(left_out) == 1:
-                with _evaluating(self.module):
+                with evaluating(self.module):
                     warning = omitted.other_default(self.module, self.spec, golden)
                 if warning:
                     self.reduced.append(warning)
@@ -506,7 +506,7 @@ class _Recorder:
             tensor.to(getattr(torch, tensor_spec.dtype))
             for tensor_spec, tensor in zip(self.spec.inputs, sent, strict=True)
         ]
-        with _evaluating(self.module), torch.no_grad():
+        with evaluating(self.module), torch.no_grad():
             outputs = self._outputs(name, self.module, tensors)
             if self.unoptimized is not None:
                 with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
@@ -693,19 +693,6 @@ def _nearly_equal(left: torch.Tensor | None, right: torch.Tensor | None) -> bool
         left, right, rtol=1e-3, atol=1e-5, equal_nan=True
     )
     return close or torch.equal(left, right)
-
-
-@contextlib.contextmanager
-def _evaluating(module: Module) -> Iterator[None]:
-    """The module in evaluation mode inside the block."""
-    if not getattr(module, "training", False):
-        yield
-        return
-    module.eval()
-    try:
-        yield
-    finally:
-        module.train()
 
 
 def _names(count: int) -> tuple[str, ...]:

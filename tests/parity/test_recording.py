@@ -353,10 +353,13 @@ def test_shape_error_is_reported_instead_of_too_large_ids() -> None:
 
 
 def test_module_is_recorded_in_eval_mode_and_left_unchanged() -> None:
-    module = torch.nn.Sequential(torch.nn.Dropout(0.9)).train()
-    golden = record(module, spec(X))[0]
-    np.testing.assert_array_equal(golden.outputs["output"], golden.inputs["x"])
-    assert module.training
+    module = torch.nn.Sequential(torch.nn.Dropout(0.9), torch.nn.Dropout(0.9))
+    for modes in ([True, True, True], [False, True, True], [True, True, False]):
+        for part, mode in zip(module.modules(), modes, strict=True):
+            part.training = mode
+        golden = record(module, spec(X))[0]
+        np.testing.assert_array_equal(golden.outputs["output"], golden.inputs["x"])
+        assert [part.training for part in module.modules()] == modes
 
 
 def test_in_place_module_does_not_change_the_recorded_input() -> None:

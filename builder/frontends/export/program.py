@@ -44,8 +44,6 @@ class ExportedModule:
     tensors of one element: torch runs the exported program and returns the flat outputs.
     """
 
-    training = False
-
     def __init__(self, program: torch.export.ExportedProgram) -> None:
         """Write the program's graph.
 
