@@ -170,11 +170,8 @@ def bench_command(terminal: Terminal, /, repository: Path, **settings: Any) -> i
         benches = measure.bench(
             repository, endpoint, list(settings["only"]) or None, chosen, progress
         )
-    data: dict[str, Any] = {
-        "repository": repository,
-        "host": host(),
-        "models": [asdict(bench) for bench in benches],
-    }
+    data: dict[str, Any] = {"repository": repository, "host": host()}
+    data["models"] = list(map(asdict, benches))
     changes = _compare(data, before) if before else []
     _record(data, settings["baseline"], repository, settings["record"])
     terminal.result(data, lambda: show(terminal, benches, changes))

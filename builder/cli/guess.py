@@ -114,7 +114,7 @@ def _takes_tensors(part: Any) -> bool:
 def _guesses(
     file: Path, module: str | None, libraries: Sequence[Path], plugins: Sequence[str]
 ) -> Guessed:
-    from builder import frontends, torchscript
+    from builder import frontends
     from builder.cli import guess_state
     from builder.torchscript import plugins as loading
 
@@ -130,10 +130,7 @@ def _guesses(
     lowered = lowered.named(lowered.distinct(lowered.inputs))
     if isinstance(loaded, frontends.ExportedModule):
         return _of_exported(loaded, lowered)
-    examples = {}
-    if not module:
-        recorded = torchscript.inspect(file, check_sums=False).examples
-        examples = _examples(recorded, loaded)
+    examples = {} if module else _examples(file, loaded)
     elements = _first_elements(loaded)
     inputs = _noted(_inputs(lowered, examples), elements)
     state = guess_state.pairs(lowered)
@@ -301,8 +298,11 @@ def guesses_here(
         return unforeseen.as_defect(error)
 
 
-def _examples(recorded: Sequence[Example | None], module: Any) -> dict[str, Example]:
+def _examples(file: Path, module: Any) -> dict[str, Example]:
     """The example inputs of the trace by argument name; only forward of the whole file has them."""
+    from builder import torchscript
+
+    recorded = torchscript.inspect(file, check_sums=False).examples
     names = [argument.name for argument in module.forward.schema.arguments[1:]]
     return {
         name: example

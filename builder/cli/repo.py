@@ -171,25 +171,22 @@ def _run(
         options.require_writable_results(out, "build")
     used = _used_flavor(terminal, settings["flavor"])
     search_precision = settings.pop("search_precision")
-    graphs = _sibling(out, "graphs") if extra.graphs else None
     settings |= {
         "options": build_options.take(settings),
         "inputs": options.parsed(settings["inputs"]),
         "edits": settings["edits"] or "report",
-        "graphs": graphs,
+        "graphs": _sibling(out, "graphs") if extra.graphs else None,
     }
     results, searches = _built(terminal, models, out, settings, search_precision)
     if settings["write_env"] and any(result.ok for result in results):
         options.note_env(terminal, out.resolve().parent / ".env")
     code = exit_code(results)
     data = {"repository": out, "ok": code == 0, "flavor": used}
-    data["models"] = [as_dict(result) for result in results]
+    data["models"] = list(map(as_dict, results))
     data["without_source"] = options.without_source(terminal, models, out)
     if search_precision:
-        data["search"] = [as_dict(model_search) for model_search in searches]
+        data["search"] = list(map(as_dict, searches))
     _report(terminal, out, results, data, extra)
-    if graphs is not None:
-        terminal.note(f"the graphs, pass by pass, are in {graphs}")
     return code
 
 
@@ -220,6 +217,8 @@ def _report(
     terminal.note_if_any(_update_records(out, data, results, extra.record))
     terminal.result(data, lambda: show(terminal, results, out))
     note_preflight(terminal, unfit)
+    if extra.graphs:
+        terminal.note(f"the graphs, pass by pass, are in {_sibling(out, 'graphs')}")
 
 
 def _update_records(

@@ -103,9 +103,7 @@ def verify_command(
     models: list[ModelParity] = []
     if server_options.engine or server_options.has_endpoint or source is None:
         models = _compared(terminal, repository, server_options, names, settings)
-    if require == "plan":
-        models = [_by_plan_or_failed(model) for model in models]
-    models = [_failed_where(model, unsigned) for model in models]
+    models = [_judged(model, unsigned, require) for model in models]
     ladders = _ladders(terminal, repository, names, source, models)
     verified = Verified(models, unsigned, ladders)
     _report(terminal, repository, verified, signature, record, source)
@@ -306,19 +304,18 @@ def _unsigned(
     return problems
 
 
-def _failed_where(model: ModelParity, unsigned: Mapping[str, str]) -> ModelParity:
-    reason = unsigned.get(model.name)
-    if reason is None:
-        return model
-    return replace(model, problems=(*model.problems, f"signature: {reason}"))
-
-
-def _by_plan_or_failed(model: ModelParity) -> ModelParity:
-    if model.by_plan:
-        return model
-    reason = f": {model.why}" if model.why else ""
-    problem = f"--require plan: answered by {model.answered_by or 'unknown'}{reason}"
-    return replace(model, problems=(*model.problems, problem))
+def _judged(
+    model: ModelParity, unsigned: Mapping[str, str], require: str | None
+) -> ModelParity:
+    """The model, with a problem if it fails --require or its signature is not valid."""
+    problems = [*model.problems]
+    if require == "plan" and not model.by_plan:
+        reason = f": {model.why}" if model.why else ""
+        answered_by = model.answered_by or "unknown"
+        problems.append(f"--require plan: answered by {answered_by}{reason}")
+    if model.name in unsigned:
+        problems.append(f"signature: {unsigned[model.name]}")
+    return replace(model, problems=tuple(problems))
 
 
 def quiet_interrupts() -> None:

@@ -134,18 +134,15 @@ def _converted(
     if dtype is not None:
         precision.apply(ctx, bound, dtype)
     _check_supported(ctx, converter, bound)
-    first = ctx.net.num_layers
-    chosen = policy.leaves_to_tensorrt(converter.operator, name)
-    is_beyond_half = chosen and precision.overflows(
-        ctx, converter.operator, bound, torch.float16
-    )
+    first, operator = ctx.net.num_layers, converter.operator
+    chosen = policy.leaves_to_tensorrt(operator, name)
+    is_beyond_half = chosen and precision.overflows(ctx, operator, bound, torch.float16)
     output = converter.signature.call(converter.build, ctx, node, vars(bound))
     extension.check_results(output, node, converter.build)
     results = _listed(output, node)
-    if is_beyond_half or policy.constrains(converter.operator, name):
-        precision.constrain(
-            ctx.net, first, () if is_beyond_half else policy.spared(name)
-        )
+    if is_beyond_half or policy.constrains(operator, name):
+        spared = () if is_beyond_half else policy.spared(name)
+        precision.constrain(ctx.net, first, spared)
     return results
 
 

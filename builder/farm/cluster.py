@@ -45,32 +45,37 @@ def connected(farm: Farm, *, running: bool = False) -> Iterator[Any]:
     if library.is_initialized():  # the calling program or test is already connected
         yield library
         return
-    options: dict[str, Any] = {
-        "namespace": NAMESPACE,
-        "log_to_driver": False,
-        "logging_level": logging.ERROR,
-        "configure_logging": True,
-    }
-    if running and farm.is_local:
-        options |= {"address": "auto"}
-    elif farm.is_local:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        options |= {"address": "local", "include_dashboard": False}
-        options |= {
-            "object_store_memory": OBJECT_STORE_BYTES,
-            "num_cpus": local_cpus(farm),
-        }
-    else:
-        options |= {"address": farm.address}
+    if not farm.is_local:
         _require_reachable(farm)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
-        library.init(**options)
+        library.init(
+            **_cluster(farm, running),
+            namespace=NAMESPACE,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=True,
+        )
     except Exception as error:  # of many types: connection, version, protocol
         raise _unusable(farm, error) from error
     try:
         yield library
     finally:
         library.shutdown()
+
+
+def _cluster(farm: Farm, running: bool) -> dict[str, Any]:
+    """The options of ray.init that select or start the cluster."""
+    if not farm.is_local:
+        return {"address": farm.address}
+    if running:
+        return {"address": "auto"}
+    return {
+        "address": "local",
+        "include_dashboard": False,
+        "object_store_memory": OBJECT_STORE_BYTES,
+        "num_cpus": local_cpus(farm),
+    }
 
 
 def _require_reachable(farm: Farm) -> None:

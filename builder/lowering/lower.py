@@ -80,17 +80,15 @@ def lower(
         keep=frozenset(keep),
         precision=precision,
     )
-    records = [*steps.records]
-    if stop_after != LOWER_GRAPH:
-        records += run_passes(
-            graph,
-            context,
-            stop_after=stop_after,
-            keep_text=keep_text,
-            paranoid=_paranoid(paranoid, specs),
-            start=steps.snapshot,
-        )
-    return _lowered(module_or_graph, graph, context, tuple(records))
+    records = run_passes(
+        graph,
+        context,
+        stop_after=stop_after,
+        keep_text=keep_text,
+        paranoid=_paranoid(paranoid, specs),
+        start=steps.snapshot,
+    )
+    return _lowered(module_or_graph, graph, context, (*steps.records, *records))
 
 
 def _lowered(

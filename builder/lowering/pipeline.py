@@ -85,6 +85,7 @@ from builder.lowering.passes.strides import refuse_strides
 from builder.lowering.passes.transposes import sink_transposes
 from builder.lowering.passes.unroll import resolve_static_ifs, unroll_loops
 from builder.lowering.passes.widths import fold_widths
+from builder.lowering.steps import LOWER_GRAPH
 from builder.lowering.trace import PassRecord
 from builder.lowering.verifier import Snapshot, verify
 
@@ -360,6 +361,8 @@ def _run(step: Pass, graph: Graph, context: Context) -> None:
 def _up_to(passes: Sequence[Pass], stop_after: str | None) -> Sequence[Pass]:
     if stop_after is None:
         return passes
+    if stop_after == LOWER_GRAPH:
+        return ()
     names = [step.name for step in passes]
     if stop_after not in names:
         raise UsageError(

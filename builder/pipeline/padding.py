@@ -8,6 +8,7 @@ length.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -46,20 +47,7 @@ def _confirmed(
     if choice.max_batch_size < 2:
         raise ParityError(f"Triton does not batch the model: {choice.reason}")
     padding = triton.padding.declared(artifact.spec, artifact.goldens)
-    sizes = [padding.sizes(golden) for golden in artifact.goldens]
-    longest = {
-        axis: max(golden_sizes[axis] for golden_sizes in sizes) for axis in sizes[0]
-    }
-    shorter = [
-        golden
-        for golden in artifact.goldens
-        if padding.sizes(golden) != longest and not padding.has_empty_row(golden)
-    ]
-    if not shorter:
-        raise ParityError(
-            "every golden has the longest length, or a row with padding only, so"
-            " nothing shows that padding is safe"
-        )
+    longest, shorter = _shorter(padding, artifact.goldens)
     spec = artifact.spec
     runners = [(Runner(artifact, files), segment_goldens.torch_precision(spec))]
     if engines:
@@ -68,6 +56,27 @@ def _confirmed(
         for golden in shorter:
             _compare(runner, padding, golden, longest, precision)
     return padding
+
+
+def _shorter(
+    padding: Padding, goldens: Sequence[Golden]
+) -> tuple[dict[str, int], list[Golden]]:
+    """The longest lengths, and the goldens that are padded to them. Raises ParityError if there are
+    none.
+    """
+    sizes = [padding.sizes(golden) for golden in goldens]
+    longest = {axis: max(lengths[axis] for lengths in sizes) for axis in sizes[0]}
+    shorter = [
+        golden
+        for golden, lengths in zip(goldens, sizes, strict=True)
+        if lengths != longest and not padding.has_empty_row(golden)
+    ]
+    if not shorter:
+        raise ParityError(
+            "every golden has the longest length, or a row with padding only, so"
+            " nothing shows that padding is safe"
+        )
+    return longest, shorter
 
 
 def _compare(

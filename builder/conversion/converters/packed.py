@@ -126,13 +126,12 @@ def _register(name: str, kind: Kind) -> None:
         bidirectional: bool,
     ) -> Any:
         _require_features(ctx, data.padded)
-        stacked = weights_of(params, has_biases, num_layers, bidirectional)
         output, *finals = sequence(
             ctx,
             kind.cell,
             data.padded,
             state_of(hx),
-            stacked,
+            weights_of(params, has_biases, num_layers, bidirectional),
             states=reads_states(node),
             extent=data.lengths,
         )

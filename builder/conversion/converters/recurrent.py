@@ -143,18 +143,15 @@ def _register_sequence(name: str, kind: Kind) -> None:
         bidirectional: bool,
         batch_first: bool,
     ) -> Any:
-        stacked = weights_of(params, has_biases, num_layers, bidirectional)
         return sequence(
             ctx,
             kind.cell,
             x,
             state_of(hx),
-            stacked,
+            weights_of(params, has_biases, num_layers, bidirectional),
             batch_first=batch_first,
             states=reads_states(node),
         )
 
-    more = ", with projections" if kind.cell is LSTM else ""
-    layer.__doc__ = (
-        f"{module_of(name)}: stacked, in both directions, from any initial state{more}"
-    )
+    text = f"{module_of(name)}: stacked, in both directions, from any initial state"
+    layer.__doc__ = text + (", with projections" if kind.cell is LSTM else "")

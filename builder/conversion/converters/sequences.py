@@ -7,8 +7,9 @@ computed together: the sequence of the second is reversed, and the products are 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -187,22 +188,10 @@ def steps_of(
     at_ends = states and extent.ragged
     state_parts = len(start) if at_ends else 1
     most_unrolled = min(MOST_UNROLLED_STEPS, ctx.unroll_limit)
-    if isinstance(steps, int) and 0 < steps <= most_unrolled:
-        outputs, final = unrolled(
-            ctx, cell, inputs, start, steps, state_parts, reverse=reverse
-        )
-    else:
-        last = states and not at_ends
-        outputs, final = looped(
-            ctx,
-            cell,
-            inputs,
-            start,
-            steps,
-            state_parts,
-            reverse=reverse,
-            return_last=last,
-        )
+    run: Callable[..., tuple[list[Any], State]] = unrolled
+    if not (isinstance(steps, int) and 0 < steps <= most_unrolled):
+        run = partial(looped, return_last=states and not at_ends)
+    outputs, final = run(ctx, cell, inputs, start, steps, state_parts, reverse=reverse)
     if at_ends:
         final = tuple(extent.ends(ctx, output) for output in outputs)
     return outputs[0], final

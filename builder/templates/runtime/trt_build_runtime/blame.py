@@ -84,13 +84,7 @@ def blamed(
         return error if text == str(error) else type(error)(text)
     size_match = _SIZE.search(text)
     stated = int(size_match.group(2)) if size_match else None
-    integers = [
-        (position, declared["name"], tensor)
-        for position, (declared, tensor) in enumerate(zip(inputs, tensors))
-        if tensor.numel()
-        and not tensor.is_floating_point()
-        and tensor.dtype != torch.bool
-    ]
+    integers = _integers(inputs, tensors)
     if outside := _outside(integers, limits, stated):
         ranges = (
             f"input {name!r} has values from {int(tensor.min())} to {int(tensor.max())}, and"
@@ -105,6 +99,19 @@ def blamed(
         for _, name, tensor in integers
     )
     return InvalidRequest(f"an index is out of range, in one of the inputs: {spans}")
+
+
+def _integers(
+    inputs: list[dict[str, Any]], tensors: list[torch.Tensor]
+) -> list[tuple[int, str, torch.Tensor]]:
+    """Position, name and tensor of each input that may have indices."""
+    return [
+        (position, declared["name"], tensor)
+        for position, (declared, tensor) in enumerate(zip(inputs, tensors))
+        if tensor.numel()
+        and not tensor.is_floating_point()
+        and tensor.dtype != torch.bool
+    ]
 
 
 def _outside(
