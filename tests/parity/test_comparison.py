@@ -9,12 +9,15 @@ import pytest
 
 from builder.manifest.spec import Tolerance
 from builder.parity import compare
+from builder.parity.comparison import widened
 from builder.parity.tolerances import (
     BY_DTYPE,
     BY_PRECISION,
+    SMALLEST_SCALE,
     default_tolerance,
     limits,
 )
+from builder.triton import Golden
 
 GOLDEN = {
     "y": np.array([[1.0, -2.0], [3.0, 4.0]], dtype=np.float32),
@@ -68,7 +71,7 @@ def test_worst_element_is_reported_with_both_values() -> None:
     wrong[1, 0] = 3.5
     wrong[0, 0] = 1.1
     y = compare({**GOLDEN, "y": wrong}, GOLDEN).outputs[0]
-    assert not y.passed and "worst at [1, 0]: 3.5 instead of 3.0" in (y.problem or "")
+    assert (y.problem or "").endswith("worst at [1, 0]: 3.5 instead of 3.0")
     assert y.absolute_at == (1, 0) and y.absolute == pytest.approx(0.5)
     assert y.relative_at == (1, 0) and y.relative == pytest.approx(0.5 / 3)
 
@@ -78,9 +81,12 @@ def test_new_nonfinite_value_fails(value: float) -> None:
     wrong = GOLDEN["y"].copy()
     wrong[0, 1] = value
     comparison = compare({**GOLDEN, "y": wrong}, GOLDEN, Tolerance(1e9, 1e9))
-    assert "not finite" in comparison.problems[0]
+    assert "1 of 4 elements" in comparison.problems[0]
+    assert comparison.problems[0].endswith("; 1 are not finite")
+    assert not comparison.passed and comparison.share == np.inf
     # of the finite elements
-    assert comparison.outputs[0].cosine == pytest.approx(1)
+    y = comparison.outputs[0]
+    assert y.cosine == pytest.approx(1) and y.absolute == np.inf
 
 
 def test_nan_and_infinity_match_only_themselves() -> None:
@@ -91,7 +97,43 @@ def test_nan_and_infinity_match_only_themselves() -> None:
         [np.nan, -np.inf, -np.inf, 1.0],
         [np.nan, 9e9, -np.inf, 1.0],
     ):
-        assert not compare({"y": np.array(wrong, dtype=np.float32)}, golden).passed
+        comparison = compare({"y": np.array(wrong, dtype=np.float32)}, golden)
+        assert (
+            "1 of 4" in comparison.problems[0] and "not" not in comparison.problems[0]
+        )
+
+
+def test_golden_without_finite_elements_has_no_noise_and_the_smallest_scale() -> None:
+    golden = {"y": np.full(2, np.nan, np.float32)}
+    (y,) = compare(golden, golden).outputs
+    row = default_tolerance("float32", "fp32")
+    assert y.passed and y.noise == 0.0
+    assert y.atol == (row.atol or 0) * SMALLEST_SCALE
+
+
+def test_cosine_of_zeros_is_known_only_if_both_are_zero() -> None:
+    golden = {"y": np.zeros(2, np.float32)}
+    assert compare(golden, golden).outputs[0].cosine == 1.0
+    near = {"y": np.full(2, 1e-3, np.float32)}
+    assert compare(near, golden).outputs[0].cosine is None
+
+
+def test_spread_counts_the_errors_by_size_and_has_the_worst_first() -> None:
+    golden = {"y": np.zeros(9)}
+    errors = [0.0, 1e-6, 5e-6, 5e-5, 5e-4, 5e-3, 5e-2, 0.5, 2.0]
+    (y,) = compare({"y": np.array(errors)}, golden, Tolerance(0.0, 1.0)).outputs
+    assert y.spread is not None and y.spread.counts == (1,) * 9
+    assert y.spread.answered == (2.0, *errors[1:])
+    assert y.spread.expected == (0.0,) * 9
+
+
+def test_outputs_are_widened_only_from_dtypes_that_stand_for_the_golden() -> None:
+    golden = Golden("p0-opt", {}, {"n": GOLDEN["n"], "y": GOLDEN["y"]})
+    narrow = {"n": GOLDEN["n"].astype(np.int32), "y": GOLDEN["y"].astype(np.float16)}
+    outputs = widened({**narrow, "z": GOLDEN["y"]}, golden)
+    dtypes = {name: str(array.dtype) for name, array in outputs.items()}
+    assert dtypes == {"n": "int64", "y": "float16", "z": "float32"}
+    assert compare(widened(golden.outputs, golden), golden).passed
 
 
 def test_large_integers_are_compared_exactly() -> None:
@@ -137,6 +179,7 @@ def test_empty_output_passes_and_has_no_index() -> None:
     golden = {"y": np.zeros((0, 4), dtype=np.float32)}
     (y,) = compare(golden, golden).outputs
     assert y.passed and y.absolute_at is None
+    assert (y.absolute, y.relative, y.cosine, y.share) == (0.0, 0.0, 1.0, 0.0)
 
 
 def test_scalar_output_has_the_empty_index() -> None:
@@ -181,6 +224,8 @@ def test_manifest_limits_the_noise() -> None:
     assert compare(output, golden, Tolerance(noise=0.3), precision="int8").passed
     assert not compare(output, golden, Tolerance(rtol=1.0, noise=0.1)).passed
     assert compare(output, golden, Tolerance(rtol=1.0), precision="int8").passed
+    exact = {"y": golden["y"] * np.float32(1.25)}
+    assert compare(exact, golden, Tolerance(rtol=1.0, noise=0.25)).passed
 
 
 @pytest.mark.parametrize(

@@ -145,3 +145,11 @@ def test_free_nodes_do_not_change_the_segments(
     assert all(
         (s == NOWHERE) == (k == FREE) for s, k in zip(segments, kinds, strict=True)
     )
+
+
+def test_lightest_half_of_the_light_segments_is_merged_first() -> None:
+    """Merging the two lightest joins enough nodes that the others are kept."""
+    kinds = [TENSORRT, TORCH, TENSORRT, TENSORRT, TORCH, TENSORRT, TENSORRT, TENSORRT]
+    chain = [[], *([i] for i in range(len(kinds) - 1))]
+    assert merge_light_segments(kinds, chain, 1) == kinds
+    assert merge_light_segments(kinds, chain, 3) == [TORCH] * 5 + [TENSORRT] * 3
