@@ -7,6 +7,7 @@ import torch
 from builder.graph_types import Graph, Value
 from builder.lowering import ir
 from builder.lowering.passes.functionalize.sharing import sources, written_inputs
+from builder.reachable import reachable
 
 
 def writes_constant(graph: Graph) -> bool:
@@ -39,16 +40,8 @@ def is_computed(value: Value) -> bool:
     """Whether the memory of a tensor is certainly that of an input of the graph, or of the result
     of an operator.
     """
-    return _is_computed(value, set())
-
-
-def _is_computed(value: Value, seen: set[int]) -> bool:
-    """As `is_computed`. `seen` are the values that lead to this one."""
-    if value.unique() in seen:
-        return True
-    seen.add(value.unique())
-    origins = _origins(value)
-    return origins is not None and all(_is_computed(origin, seen) for origin in origins)
+    values = reachable([value], lambda value: _origins(value) or ())
+    return all(_origins(value) is not None for value in values)
 
 
 def _origins(value: Value) -> list[Value] | None:

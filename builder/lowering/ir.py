@@ -24,6 +24,7 @@ from builder.graph_types import Schema as Schema
 from builder.graph_types import Type as Type
 from builder.graph_types import Value as Value
 from builder.names import unique_name
+from builder.reachable import reachable
 
 C: Any = torch._C  # without types: torch's stubs are incomplete
 TENSOR: Type = C.TensorType.get()
@@ -352,18 +353,14 @@ def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 
 def is_of_data(value: Value) -> bool:
     """Whether a number comes from a tensor's data."""
-    stack = [value]
-    seen = set()
-    while stack:
-        current = stack.pop()
-        if current.debugName() in seen or str(current.type()) == "Tensor":
-            continue
-        seen.add(current.debugName())
-        node = current.node()
-        if node.kind() in READS_DATA and any(
-            str(v.type()) == "Tensor" for v in node.inputs()
-        ):
-            return True
-        stack += node.inputs()
-        stack += [v for inner in blocks_of(node) for v in inner.outputs()]
-    return False
+
+    def sources(value: Value) -> list[Value]:
+        node = value.node()
+        returned = (end for inner in blocks_of(node) for end in inner.outputs())
+        return [v for v in (*node.inputs(), *returned) if str(v.type()) != "Tensor"]
+
+    return str(value.type()) != "Tensor" and any(
+        number.node().kind() in READS_DATA
+        and any(str(v.type()) == "Tensor" for v in number.node().inputs())
+        for number in reachable([value], sources)
+    )

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from builder.graph_types import Block, Node, Value
 from builder.lowering import ir
 from builder.lowering.objects import READ, read_attribute
+from builder.reachable import reachable
 
 _FIXED = frozenset({"aten::dim", "prim::dtype", "prim::device"})
 """Operators on tensors whose result is the same for all requests."""
@@ -22,7 +23,8 @@ def is_lazy(read: Node, source: object, writes: list[Node]) -> bool:
     `writes` set it only where it or another such attribute is None.
     """
     return _is_none_in_file(read, source) and all(
-        _is_guarded(write) and not _depends_on_input(write.inputsAt(1), set())
+        _is_guarded(write)
+        and not any(map(_is_input, reachable([write.inputsAt(1)], _origins)))
         for write in writes
     )
 
@@ -55,15 +57,14 @@ def _is_guard(condition: Value) -> bool:
     return ir.constant(first) is True and _is_guard(second)
 
 
-def _depends_on_input(value: Value, seen: set[int]) -> bool:
-    """Whether a value may depend on the data or a size of an input of the graph."""
-    if value.unique() in seen:
-        return False
-    seen.add(value.unique())
+def _is_input(value: Value) -> bool:
+    """Whether a value is an input of the graph."""
     node = value.node()
-    if node.kind() == "prim::Param" and node.owningBlock().owningNode() is None:
-        return value.type().kind() != "ClassType"
-    return any(_depends_on_input(origin, seen) for origin in _origins(value))
+    return (
+        node.kind() == "prim::Param"
+        and node.owningBlock().owningNode() is None
+        and value.type().kind() != "ClassType"
+    )
 
 
 def _origins(value: Value) -> Iterator[Value]:
@@ -71,10 +72,10 @@ def _origins(value: Value) -> Iterator[Value]:
     read.
     """
     node = value.node()
-    if node.kind() in _FIXED:
-        return
     if node.kind() == "prim::Param":
         node = node.owningBlock().owningNode()
+    if node is None or node.kind() in _FIXED:
+        return
     yield from node.inputs()
     for block in ir.blocks_of(node):
         yield from block.outputs()

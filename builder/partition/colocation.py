@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from builder.partition.segments import TENSORRT, TORCH, assign
 from builder.partition.view import View, is_tensor
+from builder.reachable import reachable
 
 
 def colocated(graph_view: View, kinds: Sequence[str]) -> list[str]:
@@ -29,7 +30,7 @@ def colocated(graph_view: View, kinds: Sequence[str]) -> list[str]:
         for producer, reader in separated:
             later_dependencies = [
                 index
-                for index in _with_dependencies(graph_view, reader)
+                for index in reachable([reader], graph_view.parents.__getitem__)
                 if kinds[index] == TENSORRT and segments[index] > segments[producer]
             ]
             for index in later_dependencies or [producer]:
@@ -75,14 +76,3 @@ def _producers_behind(graph_view: View, list_names: set[str]) -> list[set[int]]:
             direct.union(*(producers_behind[parent] for parent in free_parents))
         )
     return producers_behind
-
-
-def _with_dependencies(graph_view: View, index: int) -> set[int]:
-    indices = {index}
-    stack = [index]
-    while stack:
-        for parent in graph_view.parents[stack.pop()]:
-            if parent not in indices:
-                indices.add(parent)
-                stack.append(parent)
-    return indices

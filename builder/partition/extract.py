@@ -12,18 +12,16 @@ from builder.graph_types import Graph, Value
 from builder.lowering import LoweredGraph, ir
 from builder.partition.boundary import TensorNames
 from builder.partition.view import View, is_free, view
+from builder.reachable import reachable
 
 
 def closure(view: View, members: Collection[int]) -> list[int]:
     """The members and the free nodes that they read, directly or not, as sorted indices."""
-    needed = set(members)
-    stack = list(members)
-    while stack:
-        for index in view.parents[stack.pop()]:
-            if index not in needed and view.steps[index].is_free:
-                needed.add(index)
-                stack.append(index)
-    return sorted(needed)
+
+    def free_parents(index: int) -> list[int]:
+        return [parent for parent in view.parents[index] if view.steps[parent].is_free]
+
+    return sorted(reachable(members, free_parents))
 
 
 def inputs_of(view: View, indices: Sequence[int]) -> list[str]:
@@ -106,32 +104,17 @@ def _between(
 ) -> list[int]:
     """The indices of the nodes that compute these outputs from these inputs."""
     inside = set(inputs) - set(outputs)
-    needed: set[int] = set()
-    stack = list(outputs)
-    while stack:
-        index = graph_view.producer.get(stack.pop())
-        if index is not None and index not in needed:
-            needed.add(index)
-            stack += [
-                name for name in graph_view.steps[index].reads if name not in inside
-            ]
-    return sorted(needed)
+
+    def reads(name: str) -> list[str]:
+        return [other for other in graph_view.reads(name) if other not in inside]
+
+    producers = map(graph_view.producer.get, reachable(outputs, reads))
+    return sorted({index for index in producers if index is not None})
 
 
 def values_behind(lowered: LoweredGraph, outputs: Sequence[str]) -> set[str]:
     """The names of these values and of all values that they depend on."""
-    graph_view = view(lowered.graph)
-    names = set[str]()
-    stack = list(outputs)
-    while stack:
-        name = stack.pop()
-        if name in names:
-            continue
-        names.add(name)
-        index = graph_view.producer.get(name)
-        if index is not None:
-            stack += graph_view.steps[index].reads
-    return names
+    return set(reachable(outputs, view(lowered.graph).reads))
 
 
 def computing_nodes(lowered: LoweredGraph) -> int:

@@ -6,7 +6,7 @@ the results.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -85,6 +85,11 @@ class View:
             [producer[name] for name in step.reads if name in producer]
             for step in self.steps
         ]
+
+    def reads(self, name: str) -> Sequence[str]:
+        """The values that the node of a value reads; none for an input of the graph."""
+        index = self.producer.get(name)
+        return () if index is None else self.steps[index].reads
 
     @cached_property
     def _inputs(self) -> dict[str, Any]:

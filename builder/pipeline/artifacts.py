@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,12 +15,14 @@ from builder.errors import PublishError
 from builder.manifest import ModelSpec, Profile, TensorSpec
 from builder.pipeline import branches
 from builder.pipeline.fallback import PartitionedConversion
+from builder.reachable import reachable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from builder.conversion import Conversion
     from builder.engine import Plan
+    from builder.graph_types import Node
     from builder.lowering import LoweredGraph
     from builder.partition import Partition, Segment
     from builder.triton import IO, BranchFiles, Golden, ModelArtifact, SegmentFiles
@@ -166,15 +168,12 @@ def _source_of_rank(whole: LoweredGraph | None, position: int) -> str | None:
 
     if whole is None:
         return None
-    nodes = [list(whole.graph.outputs())[position].node()]
-    seen = {*nodes}
-    for node in nodes:  # grows in the loop, so the nearest are first
-        values = [*node.inputs()]
-        for block in node.blocks():
-            values += block.outputs()
-        new = dict.fromkeys(value.node() for value in values)
-        nodes += [source for source in new if source not in seen]
-        seen.update(new)
+
+    def sources(node: Node) -> Iterator[Node]:
+        returned = (value for block in node.blocks() for value in block.outputs())
+        return (value.node() for value in (*node.inputs(), *returned))
+
+    nodes = list(reachable([list(whole.graph.outputs())[position].node()], sources))
     first = {node.kind(): node for node in reversed(nodes)}
     node = first.get("aten::squeeze") or first.get("prim::If") or nodes[0]
     return source_location(node)

@@ -16,6 +16,7 @@ from builder.conversion import LayerNames
 from builder.graph_types import Graph, Node, Value
 from builder.lowering import Containers, ir
 from builder.quantization.products import FAKE, Operand, Product
+from builder.reachable import reachable
 
 CONVOLUTIONS = frozenset(
     (
@@ -71,7 +72,7 @@ def additions(
     for node in ir.nodes_of(graph, "aten::add"):
         index = _residual(node)
         if index is not None and not ir.in_fallback(node):
-            readers = _readers(node.output(), numbers, set())
+            readers = _readers(node.output(), numbers)
             related = readers | _direct(node.inputsAt(index), numbers)
             product = Product(node, names.stem(node), (Operand(index),))
             residual_additions.append(Addition(product, related))
@@ -103,16 +104,17 @@ def _absorbs(value: Value) -> bool:
     return value.node().kind() in CONVOLUTIONS and len(value.uses()) == 1
 
 
-def _readers(value: Value, numbers: dict[str, int], seen: set[str]) -> frozenset[int]:
+def _readers(value: Value, numbers: dict[str, int]) -> frozenset[int]:
     """The products that read the value, through operators that keep 8 bits and other additions."""
-    if value.debugName() in seen:
-        return frozenset()
-    seen.add(value.debugName())
-    readers = set(_direct(value, numbers))
-    for use in value.uses():
-        if use.user.kind() in COMMUTING or use.user.kind() == "aten::add":
-            readers |= _readers(use.user.output(), numbers, seen)
-    return frozenset(readers)
+
+    def outputs(value: Value) -> list[Value]:
+        users = [use.user for use in value.uses()]
+        return [
+            user.output() for user in users if user.kind() in COMMUTING | {"aten::add"}
+        ]
+
+    values = reachable([value], outputs)
+    return frozenset().union(*(_direct(value, numbers) for value in values))
 
 
 def _direct(value: Value, numbers: dict[str, int]) -> frozenset[int]:

@@ -7,13 +7,14 @@ once, outside.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from builder.errors import NetworkEvaluationError
+from builder.reachable import reachable
 from builder.reference.node import Node, Values
 
 LOOP_KINDS = ("TRIP_LIMIT", "RECURRENCE", "ITERATOR", "LOOP_OUTPUT")
@@ -69,20 +70,14 @@ def _members(
     """The loop's boundary layers and all layers that depend on its recurrences and iterators. Inner
     loops are included as a whole.
     """
-    members = set(unit)
-    pending = [
-        tensor
-        for node in unit
-        if node.kind in ("RECURRENCE", "ITERATOR")
-        for tensor in node.outputs
-    ]
-    while pending:
-        for reader in readers[pending.pop()]:
-            for node in unit_of.get(reader, [reader]):
-                if node not in members:
-                    members.add(node)
-                    pending.extend(node.outputs)
-    return members
+    own = set(unit)
+
+    def users(node: Node) -> Iterator[Node]:
+        for reader in (user for tensor in node.outputs for user in readers[tensor]):
+            yield from (n for n in unit_of.get(reader, [reader]) if n not in own)
+
+    starts = [node for node in unit if node.kind in ("RECURRENCE", "ITERATOR")]
+    return own.union(reachable(starts, users))
 
 
 def inputs_from_outside(

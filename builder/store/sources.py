@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from builder import exports
+from builder.reachable import reachable
 from builder.templates import config_templates
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -64,14 +65,7 @@ def version_of_plugin(module: str) -> str:
 
 
 def _closure(module: str) -> set[str]:
-    visited = set[str]()
-    waiting = [module]
-    while waiting:
-        name = waiting.pop()
-        if name not in visited:
-            visited.add(name)
-            waiting.extend(_imports(name))
-    return visited
+    return set(reachable([module], _imports))
 
 
 @cache

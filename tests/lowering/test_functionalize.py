@@ -802,6 +802,12 @@ LOCAL_WRITES = {
         scale = self.scale
         assert scale is not None
         return x * scale""",
+    "set by a long chain where it is None": f"""
+        if self.scale is None:
+            self.scale = torch.ones(1){" / 1" * 600}
+        scale = self.scale
+        assert scale is not None
+        return x * scale""",
     "cast": "self.part = self.part.to(x.dtype); return x * self.part",
     "cast list": """
         self.seen = [one.to(x.dtype) for one in self.seen]

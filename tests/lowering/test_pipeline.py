@@ -272,6 +272,17 @@ def test_unknown_pass_raises_usage_error_with_names() -> None:
     assert "unpack-silu" in caught.value.fix
 
 
+def test_condition_on_a_long_chain_of_size_arithmetic_is_resolved() -> None:
+    """Each number is read twice. The time doubled with each line, and 40 lines never ended."""
+    lines = "  n = n * 2 - n\n" * 40
+    unit = torch.jit.CompilationUnit(
+        f"def f(x):\n  n = x.size(0)\n{lines}  if n > 5:\n    x = x + 1\n  return x\n"
+    )
+    x = torch.ones(6)
+    lowered = builder.lower(unit.f.graph)
+    torch.testing.assert_close(lowered.run(x)[0], unit.f(x))
+
+
 def test_lstm_cell_with_state_inputs_matches_torch() -> None:
     class Stepped(nn.Module):
         def __init__(self) -> None:

@@ -24,6 +24,7 @@ from builder.conversion.walker import MISSING
 from builder.engine import ITensor, tensorrt8, trt
 from builder.graph_types import Block, Node, Value
 from builder.lowering import ir
+from builder.reachable import reachable
 
 ENDLESS = 2**31 - 1
 """The trip count of a `while` loop: int64's maximum in TorchScript, and an int32 that is never
@@ -106,19 +107,22 @@ def _exceeds_unroll_limit(ctx: ConversionContext, trip_count: Any, body: Block) 
 
 def _depends_on_tensors(value: Value) -> bool:
     """Whether a value depends on an element of a tensor within its block."""
-    node = value.node()
-    if (
+
+    def operands(value: Value) -> list[Value]:
+        node = value.node()
+        if node.kind() in ("prim::Param", "prim::Loop"):
+            return []
+        ends = ir.branch_ends(value) if node.kind() == "prim::If" else []  # `a or b`
+        return [*node.inputs(), *ends]
+
+    return any(_reads_element(item.node()) for item in reachable([value], operands))
+
+
+def _reads_element(node: Node) -> bool:
+    return (
         node.kind() in ("aten::Bool", "aten::item", "aten::Int", "aten::Float")
-        and node.inputsSize()
-    ):
-        return str(node.inputsAt(0).type()) == "Tensor"
-    operands = list(node.inputs())
-    if node.kind() == "prim::If":  # `a or b`
-        operands += ir.branch_ends(value)
-    return any(
-        _depends_on_tensors(value)
-        for value in operands
-        if value.node().kind() not in ("prim::Param", "prim::Loop")
+        and node.inputsSize() > 0
+        and str(node.inputsAt(0).type()) == "Tensor"
     )
 
 

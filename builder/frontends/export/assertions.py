@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from builder.reachable import reachable
+
 ASSERTIONS = frozenset(
     """
     aten._assert_async aten._assert_scalar aten._assert_tensor_metadata aten._print
@@ -39,17 +41,14 @@ def depends_on_data(node: torch.fx.Node) -> bool:
     condition = next(iter((*node.args, *node.kwargs.values())), None)
     if not isinstance(condition, torch.fx.Node):
         return False
-    if isinstance(condition.meta.get("val"), torch.Tensor):
-        return True
-    nodes = [condition]
-    seen = set[torch.fx.Node]()
-    while nodes:
-        current = nodes.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        if current.target in _READS_DATA:
-            return True
-        if not isinstance(current.meta.get("val"), torch.Tensor):
-            nodes += current.all_input_nodes
-    return False
+
+    def sources(node: torch.fx.Node) -> list[torch.fx.Node]:
+        return [] if _is_tensor(node) else node.all_input_nodes
+
+    return _is_tensor(condition) or any(
+        source.target in _READS_DATA for source in reachable([condition], sources)
+    )
+
+
+def _is_tensor(node: torch.fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor)

@@ -14,6 +14,7 @@ from builder.lowering import ir
 from builder.lowering.emit import Emit
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.dtypes import bottom_up, input_facts
+from builder.reachable import reachable
 
 _SIZES = frozenset(f"aten::{name}" for name in ("size", "dim", "numel", "len"))
 _ARITHMETIC = frozenset(
@@ -61,18 +62,23 @@ def select_by_size(graph: Graph, context: Context) -> None:
 
 def _depends_on_sizes(value: Value) -> bool:
     """Whether a number depends on sizes only."""
-    node = value.node()
-    if node.kind() in _SIZES or node.kind() == "prim::Constant":
+
+    def operands(value: Value) -> list[Value]:
+        node = value.node()
+        if node.kind() in _SIZES:
+            return []
+        ends = ir.branch_ends(value) if node.kind() == "prim::If" else []
+        return [*node.inputs(), *ends]
+
+    return all(map(_is_of_sizes, reachable([value], operands)))
+
+
+def _is_of_sizes(value: Value) -> bool:
+    """Whether a number is a size or a constant, or is computed from other numbers."""
+    kind = value.node().kind()
+    if kind in _SIZES or kind in ("prim::Constant", "prim::If"):
         return True
-    if node.kind() == "prim::If":
-        ends = ir.branch_ends(value)
-        return all(_depends_on_sizes(end) for end in (node.inputsAt(0), *ends))
-    if (
-        node.kind() not in _ARITHMETIC | _DIVISIONS
-        or value.type().kind() not in _NUMBERS
-    ):
-        return False
-    return all(_depends_on_sizes(operand) for operand in node.inputs())
+    return kind in _ARITHMETIC | _DIVISIONS and value.type().kind() in _NUMBERS
 
 
 def _rewrite(graph: Graph, node: Node, facts: Facts) -> None:
