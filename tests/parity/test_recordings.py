@@ -108,8 +108,8 @@ def test_recording_signed_with_another_key_is_not_used(
 
 
 def test_recording_with_dtype_unknown_to_npz_is_not_stored(tmp_path: Path) -> None:
-    small = Golden("p0-opt", {}, {"y": np.zeros(2, ml_dtypes.float8_e4m3fn)})
-    recordings(tmp_path).keep(Recording((small,)), ["y"])
+    small = Golden("p0-max", {}, {"y": np.zeros(2, ml_dtypes.float8_e4m3fn)})
+    recordings(tmp_path).keep(Recording((*RECORDING.goldens, small)), ["y"])
     assert not recordings(tmp_path).exists()
 
 

@@ -76,16 +76,13 @@ _REFINEMENTS = (
     "prim::unchecked_cast",
     "aten::_unwrap_optional",
     "prim::profile",
+    "prim::profile_ivalue",
     "prim::data",
 )
-_ASSERTIONS = (
-    "aten::_assert_tensor_metadata",
-    "aten::_assert_async",
-    "prim::profile_ivalue",
-)
+_METADATA = "aten::_assert_tensor_metadata"
 
 
-@lowering_pass("remove-guards", touches=(*_REFINEMENTS, *_ASSERTIONS))
+@lowering_pass("remove-guards", touches=(*_REFINEMENTS, _METADATA))
 def remove_guards(graph: Graph, context: Context) -> None:
     """Remove guards that only refine types or check shapes: unchecked_cast to the type that a value
     already has, and assertions on metadata.
@@ -93,11 +90,8 @@ def remove_guards(graph: Graph, context: Context) -> None:
     for node in ir.nodes_of(graph, *_REFINEMENTS):
         if node.inputsAt(0).type().str() == node.output().type().str():
             ir.bypass(node)
-    for node in ir.nodes_of(graph, *_ASSERTIONS):
-        if node.outputsSize():
-            ir.bypass(node)
-        else:
-            node.destroy()
+    for node in ir.nodes_of(graph, _METADATA):
+        node.destroy()
 
 
 # For each overload of `to`: the index of the dtype (None without one), and the indices of arguments
