@@ -8,7 +8,15 @@ import pytest
 import torch
 
 from builder.manifest import ModelSpec, TensorSpec
-from builder.parity.inputs import ID_LIMITS, Style, draw, odd, styles, variations
+from builder.parity.inputs import (
+    ID_LIMITS,
+    Style,
+    draw,
+    odd,
+    sizes_of,
+    styles,
+    variations,
+)
 
 
 def _spec(dtype: str) -> ModelSpec:
@@ -31,7 +39,7 @@ def test_drawn_ids_are_below_the_limit_and_offsets_ascend_from_zero() -> None:
     (ids,) = draw(tensors, {}, Style(ids=3, least=1), 0)
     assert set(ids.tolist()) == {1, 2}
     (offsets,) = draw(tensors, {}, Style(ids=9, least=1, offsets=True), 0)
-    assert offsets[0] == 0 and offsets.tolist() == sorted(offsets.tolist())
+    assert offsets[0] == 0 < offsets[1] and offsets.tolist() == sorted(offsets.tolist())
     (lengths,) = draw(tensors, {"t": 4}, Style(lengths="t"), 0)
     assert lengths.tolist() == sorted(lengths.tolist(), reverse=True)
     assert set(lengths.tolist()) == {1, 2, 3, 4}
@@ -45,6 +53,22 @@ def test_each_row_of_a_mask_has_both_values_if_it_can(length: int) -> None:
             assert not mask[:, 0].any() and mask[:, -1].all()
         else:
             assert bool(mask.all()) == bool(mask.any()) == (share >= 0.5)
+
+
+def test_mask_without_elements_or_axes_is_drawn() -> None:
+    for shape in ((), (2, 0)):
+        (mask,) = draw([TensorSpec("bool", shape)], {}, Style(), 0)
+        assert mask.shape == shape
+
+
+def test_sizes_are_those_of_the_profile_once_each() -> None:
+    assert sizes_of({"n": (1, 4, 8), "m": (2, 2, 9)}) == {
+        "opt": {"n": 4, "m": 2},
+        "min": {"n": 1, "m": 2},
+        "max": {"n": 8, "m": 9},
+        "odd": {"n": 3, "m": 5},
+    }
+    assert list(sizes_of({"n": (3, 3, 3)})) == ["opt"]
 
 
 def test_odd_size_differs_from_the_profile_and_keeps_the_divisor() -> None:

@@ -10,7 +10,13 @@ from torch import Tensor
 from torch.jit import annotations
 
 from builder.errors import ModelFileError
-from builder.parity.structure import leaves, length_of, rebuilt
+from builder.parity.structure import (
+    ListTooLong,
+    check_lengths,
+    leaves,
+    length_of,
+    rebuilt,
+)
 
 
 class Pair(NamedTuple):
@@ -41,6 +47,12 @@ A, B, C = (torch.tensor([float(number)]) for number in range(3))
         (dict[int, Tensor], {0: A, 2: B}, ["output_0", "output_2"]),
         (dict[str, tuple[Tensor, Tensor]], None, []),
         (Tensor | None, None, []),
+        (list[Tensor] | None, None, []),
+        (
+            tuple[Tensor, dict[str, Tensor], dict[int, Tensor]],
+            (A, {"a": B}, {1: C}),
+            ["output_0", "output_1.a", "output_2_1"],
+        ),
         (Tensor | None, A, ["output"]),
         (tuple[Tensor, Tensor | None], (A, None), ["output_0"]),
     ],
@@ -80,3 +92,7 @@ def test_length_of_a_list_counts_the_elements_with_tensors() -> None:
     names = ["boxes_0", "boxes_2.scores", "boxes_1_0", "boxes2_7", "other_9"]
     assert length_of(names, "boxes") == 3
     assert length_of(names, "missing") == 0
+    tensors = dict.fromkeys(names, A)
+    check_lengths(tensors, {"boxes": 3}, "p0-opt")
+    with pytest.raises(ListTooLong, match="'boxes' has 3 elements"):
+        check_lengths(tensors, {"boxes": 2}, "p0-opt")

@@ -147,8 +147,7 @@ def test_free_nodes_do_not_change_the_segments(
     )
 
 
-def test_lightest_half_of_the_light_segments_is_merged_first() -> None:
-    """Merging the two lightest joins enough nodes that the others are kept."""
+def test_only_segments_of_fewer_nodes_than_the_least_are_merged() -> None:
     kinds = [TENSORRT, TORCH, TENSORRT, TENSORRT, TORCH, TENSORRT, TENSORRT, TENSORRT]
     chain = [[], *([i] for i in range(len(kinds) - 1))]
     assert merge_light_segments(kinds, chain, 1) == kinds
