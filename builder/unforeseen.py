@@ -9,6 +9,9 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from builder.errors import Defect, EnvironmentProblem, TrtBuildError
 
@@ -46,6 +49,26 @@ def file_system_fix(error: OSError, name: str = "path") -> str:
     if error.errno == errno.ENAMETOOLONG:
         return f"use a shorter {name if name.startswith('--') else 'path'}"
     return MACHINES.get(error.errno or 0, "use another {name}").format(name=name)
+
+
+@contextmanager
+def file_system_errors(
+    problem: str,
+    where: Path,
+    name: str = "path",
+    kind: type[TrtBuildError] = EnvironmentProblem,
+) -> Iterator[None]:
+    """Convert an OSError of the block to a `kind` with this problem, location and fix. `name` is
+    that of `file_system_fix`.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise kind(
+            f"{problem}: {error.strerror or error}",
+            where=str(where),
+            fix=file_system_fix(error, name),
+        ) from error
 
 
 def as_defect(error: Exception) -> TrtBuildError:

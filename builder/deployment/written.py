@@ -12,7 +12,7 @@ from pathlib import Path
 
 from builder.errors import PublishBlocked, UsageError
 from builder.store import staging
-from builder.unforeseen import file_system_fix
+from builder.unforeseen import file_system_errors
 
 _HEAD = "# Written by `trt-build deploy`. SHA-256 of the lines below: "
 _FIRST_LINE = re.compile(rf"{re.escape(_HEAD)}([0-9a-f]{{64}})\n")
@@ -81,22 +81,19 @@ def _earlier_files(folder: Path) -> dict[str, bool]:
 
 def _exchange(folder: Path, new_texts: Mapping[str, str], stale: set[str]) -> None:
     """Replace the folder with one rename, so that readers never see a partial folder."""
-    try:
-        with staging.without_empty_parents(folder):
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with staging.staging(folder) as beside:
-                new = beside / "new"
-                if folder.is_dir():
-                    shutil.copytree(folder, new, symlinks=True)
-                new.mkdir(exist_ok=True)
-                for name in (*new_texts, *stale):
-                    (new / name).unlink(missing_ok=True)
-                for name, text in new_texts.items():
-                    (new / name).write_text(text, encoding="utf-8")
-                staging.swap(new, folder, beside / "old")
-    except OSError as error:
-        raise PublishBlocked(
-            f"cannot write the manifests: {error.strerror or error}",
-            where=str(folder),
-            fix=file_system_fix(error, "--out"),
-        ) from error
+    problem = "cannot write the manifests"
+    with (
+        file_system_errors(problem, folder, "--out", PublishBlocked),
+        staging.without_empty_parents(folder),
+    ):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with staging.staging(folder) as beside:
+            new = beside / "new"
+            if folder.is_dir():
+                shutil.copytree(folder, new, symlinks=True)
+            new.mkdir(exist_ok=True)
+            for name in (*new_texts, *stale):
+                (new / name).unlink(missing_ok=True)
+            for name, text in new_texts.items():
+                (new / name).write_text(text, encoding="utf-8")
+            staging.swap(new, folder, beside / "old")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from builder.diagnosis import nodes
 from builder.errors import EnvironmentProblem
 from builder.manifest import TensorSpec, axis_ranges
-from builder.unforeseen import file_system_fix
+from builder.unforeseen import file_system_errors
 
 if TYPE_CHECKING:
     import torch
@@ -320,7 +320,7 @@ def _write_files(
     from builder.partition import computing_nodes
 
     target = folder / order.spec.name
-    try:
+    with file_system_errors("the reduced model cannot be written", target, "--reduce"):
         target.mkdir(parents=True, exist_ok=True)
         (target / MODEL).write_bytes(candidate.data)
         _write_inputs(target / INPUTS, candidate)
@@ -330,12 +330,6 @@ def _write_files(
         (target / TEST).write_text(
             _test(candidate, culprit, order, check), encoding="utf-8"
         )
-    except OSError as error:
-        raise EnvironmentProblem(
-            f"the reduced model cannot be written: {error.strerror}",
-            where=str(target),
-            fix=file_system_fix(error, "--reduce"),
-        ) from error
     return Reduction(target, candidate.nodes, computing_nodes(search.lowered))
 
 

@@ -22,7 +22,7 @@ from builder.serving import features, flags, guardian, log, ports, precheck, scr
 from builder.serving.installation import Installation, find
 from builder.serving.stubs import Stubs
 from builder.store import published
-from builder.unforeseen import file_system_fix
+from builder.unforeseen import file_system_errors
 
 READY_TIMEOUT = 180.0
 STOP_TIMEOUT = 20.0
@@ -493,14 +493,8 @@ def _launch(
 
 
 def _opened_log(log_path: Path) -> BinaryIO:
-    try:
+    with file_system_errors("the log cannot be written", log_path, "--log-file"):
         return log_path.open("wb")
-    except OSError as error:
-        raise EnvironmentProblem(
-            f"the log cannot be written: {error.strerror}",
-            where=str(log_path),
-            fix=file_system_fix(error, "--log-file"),
-        ) from error
 
 
 def _responds(address: str) -> bool:

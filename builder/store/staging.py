@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from builder.errors import PublishBlocked
-from builder.unforeseen import file_system_fix
+from builder.unforeseen import file_system_errors
 
 OLD = "old "
 """Prefix of a model's former folder in staging: `old <model>`."""
@@ -82,15 +82,10 @@ def _locked_folder(root: Path) -> Iterator[Path]:
 
 def _create(folder: Path, root: Path) -> None:
     """Create a staging folder of the repository `root`. Raises PublishBlocked."""
-    try:
+    problem = f"no folder can be created in {folder.parent}"
+    with file_system_errors(problem, root, kind=PublishBlocked):
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(0o700)
-    except OSError as error:
-        raise PublishBlocked(
-            f"no folder can be created in {folder.parent}: {error.strerror}",
-            where=str(root),
-            fix=file_system_fix(error),
-        ) from error
 
 
 def probe(root: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from builder import __version__, files
 from builder.errors import EnvironmentProblem, PublishBlocked
-from builder.unforeseen import file_system_fix
+from builder.unforeseen import file_system_errors
 
 if TYPE_CHECKING:
     from cyclonedx.model.bom import Bom
@@ -31,12 +31,9 @@ def write(file: Path) -> Path:
             fix="pip install 'trt-build[sbom]'",
         ) from error
     text = JsonV1Dot6(_bom()).output_as_string(indent=2)
-    try:
+    problem = "the bill of materials was not written"
+    with file_system_errors(problem, file, kind=PublishBlocked):
         files.write_text(file, text + "\n")
-    except OSError as error:
-        raise PublishBlocked(
-            f"{file} was not written: {error.strerror}", fix=file_system_fix(error)
-        ) from error
     return file
 
 
