@@ -51,6 +51,20 @@ class WithoutRepeats(nn.Module):
         )
 
 
+class LittleOfAll(nn.Module):
+    """The change is within the rounding of 16-bit numbers, and beyond that of float32."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([x[:-1], x[-1:] * 1.0005])
+
+
+class Positions(nn.Module):
+    """Integers that change by less than a hundredth."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.argsort(0) + 2000
+
+
 class PaddedToLongest(nn.Module):
     """The other rows of a batch decide the size of a row's answer."""
 
@@ -82,12 +96,39 @@ MIXING = (
     GreatestSoFar,
     LeastOfLarge,
     WithoutRepeats,
+    LittleOfAll,
+    Positions,
     PaddedToLongest,
 )
 
 
-def built(folder: Path, module: nn.Module, more: str = "", **options: str) -> object:
+class MeanOfLargeBatch(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.size(0) > 8:
+            x = x - x.mean(0)
+        return x * 2
+
+
+class MeanOfSevens(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.size(0) % 7 == 0:
+            x = x - x.mean(0)
+        return x * 2
+
+
+class MeanOfFull(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.size(0) // 4 > 3:
+            x = x - x.mean(0)
+        return x * 2
+
+
+def built(
+    folder: Path, module: nn.Module, more: str = "", most: int = 4, **options: str
+) -> object:
     source = models.save(folder / "models", module, more)
+    text = (source / "m.yaml").read_text().replace("max: 4", f"max: {most}")
+    (source / "m.yaml").write_text(text)
     (spec,) = manifest.load(source / "m.pt")
     order = Order(spec, folder / "out", **options)
     return pipeline.check(order, pipeline.Clock("m", lambda *_: None)).artifact
@@ -98,20 +139,34 @@ def built(folder: Path, module: nn.Module, more: str = "", **options: str) -> ob
 def test_rows_that_mix_are_not_joined(
     tmp_path: Path, module: type[nn.Module], most: int
 ) -> None:
-    source = models.save(tmp_path / "models", module())
-    text = (source / "m.yaml").read_text().replace("max: 4", f"max: {most}")
-    (source / "m.yaml").write_text(text)
-    (spec,) = manifest.load(source / "m.pt")
-    checked_model = pipeline.check(
-        Order(spec, tmp_path / "out"), pipeline.Clock("m", lambda *_: None)
-    )
-    choice = batching.choose(checked_model.artifact)
+    choice = batching.choose(built(tmp_path, module(), most=most))
     assert choice.max_batch_size == 0
     assert "depends on its batch's other rows, if these are" in choice.reason
 
 
-def test_independent_rows_are_joined(tmp_path: Path) -> None:
-    assert batching.choose(built(tmp_path, Independent())).max_batch_size == 4
+@pytest.mark.parametrize(
+    ("module", "size"), [(MeanOfLargeBatch, 9), (MeanOfSevens, 7), (MeanOfFull, 16)]
+)
+def test_rows_that_mix_in_batches_of_some_sizes_are_not_joined(
+    tmp_path: Path, module: type[nn.Module], size: int
+) -> None:
+    choice = batching.choose(built(tmp_path, module(), most=16))
+    assert choice.max_batch_size == 0
+    assert choice.reason.endswith(f"in a batch of {size}")
+
+
+class Amplified(nn.Module):
+    """Rounding of the input changes the output beyond the tolerance, and so does the batch size,
+    as other kernels do.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + (x * (1 + 2e-7 * x.size(0)) * 1e6).sin() * 5e-3
+
+
+@pytest.mark.parametrize("module", [Independent, Amplified])
+def test_independent_rows_are_joined(tmp_path: Path, module: type[nn.Module]) -> None:
+    assert batching.choose(built(tmp_path, module())).max_batch_size == 4
 
 
 def test_manifest_may_demand_joined_requests(tmp_path: Path) -> None:
