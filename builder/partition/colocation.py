@@ -1,5 +1,6 @@
-"""Nodes that must be in one segment: a list that a loop or branch returns together with tensors can
-neither be a boundary value nor be recomputed.
+"""Nodes that must be in one segment, because their results can neither be boundary values nor be
+recomputed: lists that a loop or branch returns together with tensors, and tensors with torch's
+quantized dtypes, which neither Triton nor a golden has.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from builder.reachable import reachable
 
 
 def colocated(graph_view: View, kinds: Sequence[str]) -> list[str]:
-    """The kinds, with additional nodes in torch so that each user of such a list is in its
+    """The kinds, with additional nodes in torch so that each user of such a value is in its
     producer's segment. The moved nodes are the user's TensorRT dependencies in segments after the
     producer's; if there are none, the producer itself is moved.
     """
@@ -39,21 +40,17 @@ def colocated(graph_view: View, kinds: Sequence[str]) -> list[str]:
 
 
 def _pairs(graph_view: View) -> list[tuple[int, int]]:
-    """(producer, user) of each such list, directly or through free nodes."""
-    producers = [
-        i
-        for i, step in enumerate(graph_view.steps)
-        if not step.is_free and not all(map(is_tensor, step.node.outputs()))
-    ]
-    if not producers:
-        return []
-    list_names = {
+    """(producer, user) of each such value, directly or through free nodes."""
+    names = _quantized(graph_view) | {
         value.debugName()
-        for i in producers
-        for value in graph_view.steps[i].node.outputs()
+        for step in graph_view.steps
+        if not step.is_free
+        for value in step.node.outputs()
         if not is_tensor(value)
     }
-    producers_behind = _producers_behind(graph_view, list_names)
+    if not names:
+        return []
+    producers_behind = _producers_behind(graph_view, names)
     return [
         (producer, reader)
         for reader, step in enumerate(graph_view.steps)
@@ -62,13 +59,36 @@ def _pairs(graph_view: View) -> list[tuple[int, int]]:
     ]
 
 
-def _producers_behind(graph_view: View, list_names: set[str]) -> list[set[int]]:
-    """For each step, the producers of the lists that it reads, directly or through free nodes."""
+_FROM_QUANTIZED = frozenset(
+    f"aten::{name}"
+    for name in "dequantize int_repr q_per_channel_scales q_per_channel_zero_points".split()
+)
+"""Operators that read a quantized tensor and return one that is not."""
+
+
+def _quantized(graph_view: View) -> set[str]:
+    """The tensors with a quantized dtype."""
+    quantized: set[str] = set()
+    lists: set[str] = set()
+    for step in graph_view.steps:
+        reads = not (quantized | lists).isdisjoint(step.reads)
+        if step.kind == "prim::ListConstruct" and reads:
+            lists.update(step.outputs)
+        elif step.kind.startswith("aten::quantize_per_") or (
+            reads and step.kind not in _FROM_QUANTIZED
+        ):
+            outputs = filter(is_tensor, step.node.outputs())
+            quantized.update(value.debugName() for value in outputs)
+    return quantized
+
+
+def _producers_behind(graph_view: View, names: set[str]) -> list[set[int]]:
+    """For each step, the producers of these values that it reads, directly or through free
+    nodes.
+    """
     producers_behind: list[set[int]] = []
     for step, parents in zip(graph_view.steps, graph_view.parents, strict=True):
-        direct = {
-            graph_view.producer[name] for name in step.reads if name in list_names
-        }
+        direct = {graph_view.producer[name] for name in step.reads if name in names}
         free_parents = [
             parent for parent in parents if graph_view.steps[parent].is_free
         ]

@@ -216,6 +216,33 @@ def test_numbers_and_lists_are_never_boundary_values(module: nn.Module) -> None:
     assert types == {"Tensor"}
 
 
+class Rounded(TwoLayers):
+    """Quantized tensors that only torch reads, and a list of them beside a TensorRT segment."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        first = torch.quantize_per_tensor(self.first(x), 0.03, 10, torch.quint8)
+        y = torch.relu(self.second(first.dequantize()))
+        second = torch.quantize_per_tensor(self.first(y), 0.03, 10, torch.quint8)
+        joined = torch.cat([first, second], dim=1)
+        return torch.relu(self.second(joined.dequantize()[:, 4:12])), first.int_repr()
+
+
+def test_quantized_tensors_are_never_boundary_values() -> None:
+    """Neither Triton nor a golden has their dtypes."""
+    script, partitioned = partition(Rounded(), ("b", 8))
+    assert {s.kind for s in partitioned.segments} == {"torch", "tensorrt"}
+    of_engines = {
+        node.kind()
+        for segment in partitioned.segments
+        if segment.kind == "tensorrt"
+        for node in segment.lowered.graph.nodes()
+    }
+    assert of_engines.isdisjoint({"aten::quantize_per_tensor", "aten::dequantize"})
+    x = torch.randn(3, 8)
+    for got, wanted in zip(run(partitioned, x), script(x), strict=True):
+        torch.testing.assert_close(got, wanted)
+
+
 class Counted(TwoLayers):
     """A loop on data that computes a tensor, an int, a float and a bool; a head reads them all."""
 
