@@ -4,7 +4,7 @@ A batch joins the requests of several clients. Goldens have ordinary values, so 
 bound that only a large value exceeds, or how far a NaN reaches. Here the other rows of a batch are
 NaN, infinite, large, zero or equal to the golden's row. Full batches are run, too, and those whose
 size is near a number that the graph compares with a size. If the row's answer changes, requests are
-not batched.
+not batched. Nor are they if a row of the largest golden has another answer alone.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ _FAILURES = (RuntimeError, IndexError, TrtBuildError)
 """What a run of unusual rows may raise."""
 _ROUNDING = 2.0**-22
 """The relative change of a row that shows whether its answer is stable."""
+_ROWS = 8
+"""Maximum number of a golden's rows that are run alone."""
 _HALVES = frozenset({"float16", "bfloat16"})
 _OF_SIZES = frozenset(
     f"aten::{name}" for name in "gt ge lt le eq ne remainder floordiv".split()
@@ -103,7 +105,33 @@ def _dependence(artifact: ModelArtifact, run: Runner, most: int) -> str | None:
                 f" {condition}"
             )
         if time.monotonic() - started > MAX_SECONDS:
-            break
+            return None
+    return _dependence_in_golden(artifact, run, most)
+
+
+def _dependence_in_golden(
+    artifact: ModelArtifact, run: Runner, most: int
+) -> str | None:
+    """Why a row of the largest golden has another answer alone, or None."""
+    from builder.parity import to_torch
+
+    goldens = ([*golden.inputs.items()] for golden in artifact.goldens)
+    largest = max(goldens, key=lambda arrays: len(arrays[0][1]))
+    inputs = {name: to_torch(array)[:most] for name, array in largest}
+    size = min(most, len(largest[0][1]))
+    steps = _ROWS - 1
+    try:
+        joined = run(inputs)
+        for position in sorted({(size - 1) * n // steps for n in range(_ROWS)}):
+            at = slice(position, position + 1)
+            row = {name: tensor[at] for name, tensor in inputs.items()}
+            alone = run(row)
+            answer = {name: tensor[at] for name, tensor in joined.items()}
+            name = _beyond_tolerance(run, answer, alone, slice(None))
+            if name and _is_stable(run, row, alone):
+                return f"output {name!r} of a row is another one in a batch of {size}"
+    except _FAILURES:
+        pass
     return None
 
 

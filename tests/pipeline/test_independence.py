@@ -155,6 +155,28 @@ def test_rows_that_mix_in_batches_of_some_sizes_are_not_joined(
     assert choice.reason.endswith(f"in a batch of {size}")
 
 
+class CountOfSome(nn.Module):
+    """Large rows change all columns equally, which the mean removes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + 0.01 * (x > 1.5).float().sum(0)
+        return x - x.mean(1, keepdim=True)
+
+
+class Numbered(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1e-4 * torch.arange(x.size(0)).unsqueeze(1)
+
+
+@pytest.mark.parametrize("module", [CountOfSome, Numbered])
+def test_rows_that_mix_in_the_largest_golden_are_not_joined(
+    tmp_path: Path, module: type[nn.Module]
+) -> None:
+    choice = batching.choose(built(tmp_path, module(), most=16))
+    assert choice.max_batch_size == 0
+    assert choice.reason.endswith("is another one in a batch of 16")
+
+
 class Amplified(nn.Module):
     """Rounding of the input changes the output beyond the tolerance, and so does the batch size,
     as other kernels do.
