@@ -40,6 +40,9 @@ CASES: dict[str, Callable[..., Any]] = {
     "arange with a float step": lambda x: torch.arange(0, x.size(1), 0.5),
     "arange of a static length": lambda x: torch.arange(x.size(1), x.size(1) + 4, 1.5),
     "arange of a float end": lambda x: torch.arange(x.size(1) + 0.5),
+    "arange of int64 to a fraction": lambda x: torch.arange(
+        x.size(1), x.size(1) + 8.5, dtype=torch.int64
+    ),
     "arange of a product": lambda x: torch.arange(x.size(0) * x.size(1)).view(
         x.size(0), x.size(1)
     ),
@@ -188,6 +191,28 @@ def test_float_arange_without_the_length_of_torch_is_refused(
 ) -> None:
     with pytest.raises(UnsupportedOperators, match="length of an arange of floats"):
         convert(module, (torch.zeros(65760),), dynamic={0: {0: "n"}}, spans=LONG)
+
+
+class IntegersOfFractions(torch.nn.Module):
+    """PyTorch counts int64 with integers, and int32 with fractions."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        n = x.size(0)
+        return (
+            torch.arange(-n - 0.5, n * 0.7, 1.9, dtype=torch.int64),
+            torch.arange(0.5, n, dtype=torch.int32),
+        )
+
+
+def test_arange_of_integers_between_fractions_has_the_length_of_torch() -> None:
+    more = [(torch.zeros(n),) for n in (1, 2, 5, 7)]
+    check(
+        IntegersOfFractions(),
+        torch.zeros(4),
+        dynamic={0: {0: "n"}},
+        more=more,
+        compile=False,
+    )
 
 
 def test_float_arange_of_exact_quotients_has_any_length() -> None:

@@ -107,6 +107,8 @@ def test_remainders_of_large_quotients(name: str) -> None:
     check(BINARY[name], a, b, rtol=0, atol=0)
     check(lambda x: BINARY[name](x, 0.7), a, rtol=0, atol=0, compile=False)
     check(lambda x: BINARY[name](x, 0.5), a * 1e9, compile=False)
+    huge = torch.tensor([3e38, -3e38, 1e20, -7.3, torch.inf])  # a quotient is infinite
+    check(lambda x: (BINARY[name](x, 0.5), BINARY[name](x, -(2.0**-20))), huge)
     check(
         lambda x: BINARY[name](x, 0.3),
         torch.tensor([1e20, -1e30]),

@@ -72,7 +72,7 @@ def test_by_factor(axes: int, mode: str, align: bool | None, factor: float) -> N
     )
 
 
-@pytest.mark.parametrize("factor", [1.3, 2.3])
+@pytest.mark.parametrize("factor", [1.01, 1.3, 2.3])
 @pytest.mark.parametrize(("axes", "mode", "align"), MODES)
 def test_factor_that_repeats_the_elements_of_a_short_axis(
     axes: int, mode: str, align: bool | None, factor: float

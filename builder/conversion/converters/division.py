@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -215,7 +215,7 @@ def fmod(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
     if power_of_two(other):
         x = ctx.cast(ctx.tensor(x), torch.float32)
         rest = remainder_of(ctx, x, other, truncated_quotient(ctx, x, other))
-        return ctx.cast(rest, dtype)
+        return ctx.cast(_or_zero_of_multiple(ctx, x, other, rest), dtype)
     _check_exact_remainder(ctx, x, other)
     a, b = ctx.operands(x, other, dtype=torch.float32)
     # the remainder of the absolute values, with the sign of self
@@ -243,7 +243,21 @@ def remainder(ctx: ConversionContext, x: Operand, other: Operand) -> ITensor:
     if dtype == torch.float16:  # the quotient by a fraction may exceed its range
         x = ctx.cast(ctx.tensor(x), torch.float32)
     rest = remainder_of(ctx, x, other, floor_layer(ctx, x, other))
-    return ctx.cast(rest, dtype)
+    return ctx.cast(_or_zero_of_multiple(ctx, x, other, rest), dtype)
+
+
+def _or_zero_of_multiple(
+    ctx: ConversionContext, x: Operand, divisor: float, rest: ITensor
+) -> ITensor:
+    """The remainder `rest` of x by a power of two, or 0 where x is certainly a multiple: its
+    quotient by a fraction may be infinite. The 0 has the sign of x, and is NaN for an infinity.
+    """
+    if abs(divisor) >= 1:
+        return rest
+    x = ctx.tensor(x)
+    is_small = less(ctx, ctx.unary("ABS", x), abs(divisor) * 2.0**24)
+    zero = ctx.elementwise("PROD", x, ctx.like_scalar(x, 0.0))
+    return choose(ctx, is_small, rest, zero, ctx.dtype(rest))
 
 
 def as_number(ctx: ConversionContext, x: Operand, divisor: Operand) -> Operand:
@@ -276,7 +290,7 @@ def remainder_of(
     return to_result_dtype(ctx, result, computed_in(dtype), dtype)
 
 
-def power_of_two(divisor: Operand) -> bool:
+def power_of_two(divisor: Operand) -> TypeGuard[int | float]:
     """Whether a static divisor is a power of two, so that quotients and products with it are
     exact.
     """

@@ -315,7 +315,8 @@ def _taps(
     shortest = bounds(expression(length), ctx.ranges())
     if ratio is None or shortest is None:
         return by_factor
-    limit = next(n for n in range(2, most + 3) if int(n * factor) != ratio * n)
+    longer = (n for n in range(2, most + 3) if int(n * factor) != ratio * n)
+    limit = next(longer, most + 3)  # no length in the profiles is longer than `most`
     if shortest[0] >= limit:
         return by_factor
     is_short = less(ctx, length, limit)

@@ -219,6 +219,10 @@ def _arange(
     target = dtype_of_code(dtype) or _arange_dtype(ctx, start, end, step)
     if not any(isinstance(value, DynamicScalar) for value in (start, end, step)):
         return torch.arange(start, end, step, dtype=target)
+    if target == torch.int64:  # PyTorch then counts with integers
+        start, end, step = (
+            scalars.convert(ctx, number, torch.int64) for number in (start, end, step)
+        )
     return counted(ctx, start, step, range_length(ctx, start, end, step), target)
 
 
