@@ -17,7 +17,7 @@ from builder.lowering import ir
 
 _SOURCE = """
 def tensors(x: Tensor, divisor: Tensor, rounding: Optional[str]):
-    if not divisor.is_signed():
+    if not (x.is_signed() and divisor.is_signed()):
         return torch.div(x, divisor, rounding_mode=rounding)
     negates = divisor == -1
     quotient = torch.div(x, divisor.masked_fill(negates, 1), rounding_mode=rounding)
@@ -29,7 +29,7 @@ def tensor_by_number(x: Tensor, divisor: int, rounding: Optional[str]):
     return torch.div(x, divisor, rounding_mode=rounding)
 
 def in_place(x: Tensor, divisor: Tensor, rounding: Optional[str]):
-    if not divisor.is_signed():
+    if not (x.is_signed() and divisor.is_signed()):
         return x.div_(divisor, rounding_mode=rounding)
     negates = divisor == -1
     x.div_(divisor.masked_fill(negates, 1), rounding_mode=rounding)

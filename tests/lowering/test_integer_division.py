@@ -73,3 +73,10 @@ def test_other_quotients_are_those_of_torch(
         (result,) = saved(x, y)
         torch.testing.assert_close(result, expected, rtol=0, atol=0)
         assert torch.equal(result.signbit(), expected.signbit())
+
+
+def test_quotients_of_unsigned_integers_by_a_number_are_those_of_torch() -> None:
+    """A 0-d divisor of -1 becomes 255, as in torch."""
+    saved = builder.lower(torch.jit.script(by_tensor)).function()
+    x, divisor = torch.tensor([0, 1, 254, 255], dtype=torch.uint8), torch.tensor(-1)
+    assert torch.equal(saved(x, divisor)[0], by_tensor(x, divisor))
