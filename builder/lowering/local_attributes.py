@@ -190,7 +190,7 @@ class _Local:
         read = next(node for node in accesses if node.kind() == READ)
         _, source = self.modules[read.inputsAt(0).unique()]
         writes = [node for node in accesses if node.kind() == WRITE]
-        return lazy_attributes.is_lazy(read, source, writes)
+        return lazy_attributes.is_lazy(self.graph, read, source, writes)
 
     def check(self, block: NodeList, *, written: bool = False) -> bool:
         """Return whether every path to the end of the block writes the attribute. `written` is

@@ -111,13 +111,12 @@ def _cast_in_loop(append: Node) -> Node | None:
 
 
 def _read(value: Value) -> Node | None:
-    """The node that reads an attribute, if nothing but its cast uses the result."""
+    """The node that reads an attribute, if nothing but its cast uses the result. The number of
+    elements of a list is the same before and after.
+    """
     node = value.node()
-    users = {use.user.kind() for use in value.uses()}
-    if node.kind() != READ or not users <= {
-        "aten::to",
-        "aten::len",
-        "aten::__getitem__",
-    }:
-        return None
-    return node
+    users = [use.user for use in value.uses() if use.user.kind() != "aten::len"]
+    while len(users) == 1 and users[0].kind() == "aten::__getitem__":
+        users = [use.user for use in users[0].output().uses()]
+    is_only_cast = [user.kind() for user in users] == ["aten::to"]
+    return node if node.kind() == READ and is_only_cast else None

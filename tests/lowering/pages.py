@@ -69,9 +69,9 @@ pass and compares the outputs.
 - **State.** A forward that reads an attribute or a buffer of the model before it writes it keeps state and is refused.
   An attribute that every path writes first is a local value. A write that nothing reads, such as a count of calls, is
   left out, also where it only decides a message. An attribute that each call casts
-  (`self.anchors = self.anchors.to(x.dtype)`) starts as in the file in each call. So does one that is None in the file and
-  is set if it is None, from no data and no size of the inputs. Changes of lists and dictionaries of the model are
-  refused, even if nothing reads them.
+  (`self.anchors = self.anchors.to(x.dtype)`) starts as in the file in each call, unless the call reads it before the cast,
+  too. So does one that is None in the file and is set if it is None, from no data and no size of the inputs. It must not be
+  random or written in place. Changes of lists and dictionaries of the model are refused, even if nothing reads them.
 - **Large graphs.** torch's lint is quadratic in the uses of a shared constant. So graphs of more than a few hundred
   nodes are checked for scopes only.
 

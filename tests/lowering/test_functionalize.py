@@ -723,6 +723,35 @@ STATE_WRITES = {
         scale = self.scale
         assert scale is not None
         return x * scale""",
+    "written where it was None": """
+        if self.scale is None:
+            self.scale = torch.zeros(1)
+        scale = self.scale
+        assert scale is not None
+        scale[0] += x.sum()
+        return x + scale""",
+    "filled from data where it is None": """
+        if self.scale is None:
+            scale = torch.zeros(1)
+            scale.add_(x.sum())
+            self.scale = scale
+        scale = self.scale
+        assert scale is not None
+        return x + scale""",
+    "random where it is None": """
+        if self.scale is None:
+            self.scale = torch.rand(1)
+        scale = self.scale
+        assert scale is not None
+        return x + scale""",
+    "read beside the cast": """
+        part = self.part
+        self.part = part.to(torch.float16)
+        return part.to(torch.float64) * x""",
+    "element beside the cast": """
+        seen = self.seen
+        self.seen = [one.to(torch.float16) for one in seen]
+        return x * seen[0]""",
     "cast in a branch": """
         if bool(x.sum() > 0):
             self.part = self.part.to(x.dtype)
@@ -808,6 +837,16 @@ LOCAL_WRITES = {
         scale = self.scale
         assert scale is not None
         return x * scale""",
+    "filled where it is None": """
+        if self.scale is None:
+            scale = torch.zeros(3)
+            scale[1:] += 2
+            self.scale = scale
+        scale = self.scale
+        assert scale is not None
+        y = x * 2
+        y += scale.sum()
+        return y""",
     "cast": "self.part = self.part.to(x.dtype); return x * self.part",
     "cast list": """
         self.seen = [one.to(x.dtype) for one in self.seen]
