@@ -14,6 +14,7 @@ from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
 from builder.lowering.emit import Emit
 from builder.lowering.graph import LoweredGraph
+from builder.lowering.passes.strides import STRIDE_READERS
 
 
 def half(
@@ -78,7 +79,10 @@ def axes_first(lowered: LoweredGraph, inputs: Axes, outputs: Axes) -> LoweredGra
 def _permute_input(graph: Graph, value: Value, axis: int, rank: int) -> None:
     """Let every user of the input read it with the first axis moved back to its position."""
     back = [*range(1, axis + 1), 0, *range(axis + 1, rank)]
-    permuted = Emit(graph, ir.first_node(graph)).op("aten::permute", value, back)
+    emit = Emit(graph, ir.first_node(graph))
+    permuted = emit.op("aten::permute", value, back)
+    if ir.nodes_of(graph, *STRIDE_READERS):  # they were accepted for contiguous inputs
+        permuted = emit.op("aten::contiguous", permuted, 0)
     value.replaceAllUsesAfterNodeWith(permuted.node(), permuted)
 
 

@@ -53,3 +53,22 @@ def test_axes_of_graph_without_nodes_are_moved() -> None:
     x = torch.randn(2, 3)
     (same,) = axes_first(lowered, {0: (1, 2)}, {0: (1, 2)}).run(x.t())
     torch.testing.assert_close(same, x.t())
+
+
+class ByLayout(torch.nn.Module):
+    """Reads the memory of an input."""
+
+    def forward(
+        self, x: torch.Tensor, h: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return x + h.as_strided([6], [1]) + h.stride(0), h * 2
+
+
+def test_layout_read_by_the_graph_is_the_same() -> None:
+    """The graph was accepted because its inputs are contiguous."""
+    lowered = lower(torch.jit.script(ByLayout()))
+    x, h = torch.zeros(6), torch.arange(6.0).reshape(2, 3)
+    expected = lowered.run(x, h)
+    first = h.t().contiguous()
+    (y, _) = axes_first(lowered, {1: (1, 2)}, {1: (1, 2)}).run(x, first)
+    torch.testing.assert_close(y, expected[0])

@@ -8,7 +8,8 @@ from builder.lowering import ir
 from builder.lowering.locations import source_line
 from builder.lowering.passes import Context, lowering_pass
 
-_READERS = ("aten::as_strided", "aten::stride")
+STRIDE_READERS = ("aten::as_strided", "aten::stride")
+"""Operators that read the memory layout of a tensor."""
 _SAME_LAYOUT = frozenset(
     f"aten::{name}"
     for name in """
@@ -18,13 +19,13 @@ _SAME_LAYOUT = frozenset(
 """Operators that return contiguous memory for contiguous memory."""
 
 
-@lowering_pass("refuse-strides", touches=_READERS)
+@lowering_pass("refuse-strides", touches=STRIDE_READERS)
 def refuse_strides(graph: Graph, context: Context) -> None:
     """Refuse as_strided and stride of a computed tensor: its memory layout may be another one in an
     engine, and passes remove contiguous. Inputs of the model are contiguous.
     """
     inputs = {value.debugName() for value in graph.inputs()}
-    for node in ir.nodes_of(graph, *_READERS):
+    for node in ir.nodes_of(graph, *STRIDE_READERS):
         if not _is_input(node.inputsAt(0), inputs):
             name = node.kind().removeprefix("aten::")
             raise LoweringError(
