@@ -152,6 +152,30 @@ def test_instance_answers_after_a_failure_and_a_response_that_does_not_fit(
     assert fakes.LOG == ["trt-build: a response was not sent: No space left on device"]
 
 
+def test_instance_answers_after_a_batch_that_could_not_be_sent(
+    modules: dict[str, Any],
+) -> None:
+    """A thread that ends would take an instance from all later requests."""
+
+    class Broken(Model):
+        def respond(self, requests: Sequence[Request], after_reading: Any) -> list[Any]:
+            responses = super().respond(requests, after_reading)
+            return responses if requests[0].value else [None]
+
+    instances = modules["instances"].Instances([Broken(lambda: None) for _ in range(2)])
+    requests = [Request(0), Request(0), Request(0), Request(1)]
+    thread = threading.Thread(
+        target=lambda: [instances.submit([request]) for request in requests],
+        daemon=True,
+    )
+    thread.start()
+    thread.join(TIMEOUT)
+    assert not thread.is_alive()
+    instances.close()
+    assert requests[-1].sent == ["1", END]
+    assert len(fakes.LOG) == 3 and "a batch was not answered" in fakes.LOG[0]
+
+
 def test_idle_instance_keeps_no_request(modules: dict[str, Any]) -> None:
     """A response sender keeps its model loaded, and a tensor its region mapped."""
     instances = modules["instances"].Instances([Model(lambda: None) for _ in range(2)])

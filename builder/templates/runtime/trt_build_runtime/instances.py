@@ -85,7 +85,14 @@ class Instances:
             batch = self.batches.get()
             if batch is None:
                 return
-            self._answer(model, batch)
+            try:
+                self._answer(model, batch)
+            except Exception as error:  # the thread is needed for the next requests
+                pb_utils.Logger.log_error(
+                    f"trt-build: a batch was not answered: {error}"
+                )
+            finally:
+                self.free.release()
             # An idle thread must keep no request: a response sender keeps the model loaded, and a
             # tensor the client's region mapped.
             del batch
@@ -99,4 +106,3 @@ class Instances:
         finally:
             batch.is_read.set()  # also if reading failed
         batch.send(responses)
-        self.free.release()
