@@ -419,7 +419,8 @@ def note_unread(terminal: Terminal, models: Path) -> None:
 
 def without_source(terminal: Terminal, models: Path, out: Path) -> list[str]:
     """Name the published models of `out` that have no file in the folder `models` any more, and the
-    command that removes them. Returns their names.
+    command that removes them. Returns their names; none if this user cannot read a published model,
+    which is noted: the results of the build are still to be shown.
     """
     from builder.cli.terminal import command_line
     from builder.manifest import find_models
@@ -431,7 +432,11 @@ def without_source(terminal: Terminal, models: Path, out: Path) -> list[str]:
     )
     if not is_folder_of_models:  # one model, or its own folder
         return []
-    names = {folder.name for folder in published.recorded_folders(out)}
+    try:
+        names = {folder.name for folder in published.recorded_folders(out)}
+    except PermissionError as error:
+        terminal.note(f"no search for published models without a model file: {error}")
+        return []
     names -= {source.name for source in sources}
     gone = sorted(name for name in names if retired.step_of(out / name) is None)
     if gone:

@@ -136,6 +136,19 @@ def test_removed_model_is_reported_and_removed(
     assert "no model file" not in run("repo", *words).stderr
 
 
+def test_published_model_that_cannot_be_read_hides_no_results(
+    repository: Path, small: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def access(path: Path, mode: int) -> bool:
+        return "scorer" not in Path(path).parts
+
+    monkeypatch.setattr("builder.store.published.os.access", access)
+    result = run("repo", small, "--out", repository, "--json")
+    assert result.exit_code == 0
+    assert "without a model file: [Errno 13] Permission denied" in result.stderr
+    assert json.loads(result.stdout)["models"][0]["name"] == "small"
+
+
 CHANGES = {
     "rollback": ["{out}", "scorer"],
     "prune": ["{out}", "--keep", "1"],
