@@ -100,6 +100,24 @@ def same_size(a: Size, b: Size) -> bool:
     return bool(expression(a) == expression(b))
 
 
+class Minimum(sympy.Min):  # type: ignore[misc]
+    """sympy.Min without simplification, also where sympy rebuilds an expression around it.
+
+    Simplification compares all arguments, which takes seconds for long expressions. Conversion has
+    compared their bounds.
+    """
+
+    def __new__(cls, *args: Any) -> Any:
+        return super().__new__(cls, *args, evaluate=False)
+
+
+class Maximum(sympy.Max):  # type: ignore[misc]
+    """sympy.Max without simplification; see Minimum."""
+
+    def __new__(cls, *args: Any) -> Any:
+        return super().__new__(cls, *args, evaluate=False)
+
+
 Span = tuple[Any, Any]
 """The least and the greatest value: fractions in intermediate results, infinite if not known."""
 
@@ -182,6 +200,14 @@ def _floor(spans: Sequence[Any]) -> Span:
     return low, high
 
 
+def _least(spans: Sequence[Any]) -> Span:
+    return min(span[0] for span in spans), min(span[1] for span in spans)
+
+
+def _greatest(spans: Sequence[Any]) -> Span:
+    return max(span[0] for span in spans), max(span[1] for span in spans)
+
+
 _COMBINE: dict[Any, Callable[[Sequence[Any]], Span]] = {
     sympy.Add: lambda spans: (
         sum(span[0] for span in spans),
@@ -189,14 +215,10 @@ _COMBINE: dict[Any, Callable[[Sequence[Any]], Span]] = {
     ),
     sympy.Mul: _product,
     sympy.floor: _floor,
-    sympy.Min: lambda spans: (
-        min(span[0] for span in spans),
-        min(span[1] for span in spans),
-    ),
-    sympy.Max: lambda spans: (
-        max(span[0] for span in spans),
-        max(span[1] for span in spans),
-    ),
+    sympy.Min: _least,
+    Minimum: _least,
+    sympy.Max: _greatest,
+    Maximum: _greatest,
 }
 
 

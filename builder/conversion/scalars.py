@@ -6,14 +6,19 @@ import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import sympy
 import torch
 
 from builder.conversion import doubles, dtypes
-from builder.conversion.dynamic import DynamicScalar, bounds, expression
+from builder.conversion.dynamic import (
+    DynamicScalar,
+    Maximum,
+    Minimum,
+    bounds,
+    expression,
+)
 from builder.conversion.unconvertible import Unconvertible
 from builder.conversion.values import Scalar
 from builder.engine import ITensor
@@ -37,21 +42,14 @@ def _floordiv(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
     return sympy.floor(a / b)
 
 
-def _extreme(function: Any) -> Callable[[sympy.Expr, sympy.Expr], sympy.Expr]:
-    """sympy.Min or sympy.Max without simplification, which compares all arguments: that takes
-    seconds for long expressions, and `_decided_extreme` has compared their bounds.
-    """
-    return partial(function, evaluate=False)
-
-
 ARITHMETIC = {
     "add": Rule(operator.add, operator.add, "SUM"),
     "sub": Rule(operator.sub, operator.sub, "SUB"),
     "mul": Rule(operator.mul, operator.mul, "PROD"),
     "floordiv": Rule(operator.floordiv, _floordiv, "FLOOR_DIV"),
     "truediv": Rule(operator.truediv, operator.truediv, "DIV"),
-    "min": Rule(min, _extreme(sympy.Min), "MIN"),
-    "max": Rule(max, _extreme(sympy.Max), "MAX"),
+    "min": Rule(min, Minimum, "MIN"),
+    "max": Rule(max, Maximum, "MAX"),
     "pow": Rule(operator.pow, operator.pow, "POW"),
 }
 COMPARISON: dict[str, tuple[Callable[[Any, Any], bool], str, bool]] = {
