@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from builder import manifest, pipeline
-from builder.pipeline import Order
+from builder.pipeline import Order, independence
 from builder.triton import EnsembleArtifact, batching
 from tests.pipeline import models
 
@@ -189,6 +189,27 @@ class Amplified(nn.Module):
 @pytest.mark.parametrize("module", [Independent, Amplified])
 def test_independent_rows_are_joined(tmp_path: Path, module: type[nn.Module]) -> None:
     assert batching.choose(built(tmp_path, module())).max_batch_size == 4
+
+
+def test_equal_rows_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model of integers has neither NaN nor infinite rows."""
+    runs = []
+
+    class Counted(independence.Runner):
+        def __call__(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+            runs.append(inputs["x"])
+            return super().__call__(inputs)
+
+    monkeypatch.setattr(independence, "Runner", Counted)
+    source = models.save(tmp_path / "models", models.Whole())
+    text = (source / "m.yaml").read_text().replace("float32", "int64")
+    (source / "m.yaml").write_text(text)
+    (spec,) = manifest.load(source / "m.pt")
+    order = Order(spec, tmp_path / "out")
+    checked = pipeline.check(order, pipeline.Clock("m", lambda *_: None))
+    assert batching.choose(checked.artifact).max_batch_size == 4
+    # alone, beside itself, and two other rows, alone and beside it
+    assert [len(rows) for rows in runs] == [1, 3, 1, 3, 1, 3]
 
 
 def test_manifest_may_demand_joined_requests(tmp_path: Path) -> None:
