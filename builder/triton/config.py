@@ -17,6 +17,7 @@ import builder
 from builder.choices import SERVE_AS
 from builder.errors import PublishError, UsageError
 from builder.templates import config_templates
+from builder.torchscript import sha256 as sha256_of_file
 from builder.triton import (
     batching,
     check,
@@ -35,8 +36,9 @@ OPTIONAL_OUTPUTS = "optional_outputs"
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+-]{0,63}")
 
 
-def config(artifact: ModelArtifact) -> Any:
-    """Return the checked ModelConfig message, including the manifest's `triton:` section.
+def config(artifact: ModelArtifact, *, provenance: bool = True) -> Any:
+    """Return the checked ModelConfig message, including the manifest's `triton:` section. Without
+    `provenance` no file is hashed, and the message does not say how the model was built.
 
     Raises PublishError if Triton could not serve the model with it, UsageError for a manifest that
     contradicts it.
@@ -51,7 +53,8 @@ def config(artifact: ModelArtifact) -> Any:
     instances.add(message, artifact, platform)
     graphs.add(message, artifact, platform)
     section.merge(message, artifact.spec, step=artifact.step_of is not None)
-    _provenance(message, artifact, platform)
+    if provenance:
+        _provenance(message, artifact, platform)
     message.model_warmup.extend(warmup.samples(artifact, message))
     check.validate(message, artifact)
     return message
@@ -294,7 +297,7 @@ def _source(artifact: ModelArtifact) -> str | None:
     """
     path = artifact.spec.path
     if path.is_file() and not artifact.step_of:
-        return sha256(path.read_bytes())
+        return sha256_of_file(path)
     return None
 
 

@@ -4,6 +4,7 @@ refuse.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import replace
 from typing import Any
@@ -347,6 +348,15 @@ def test_all_violations_are_reported_together() -> None:
     with pytest.raises(PublishError) as caught:
         config(model)
     assert "folder name" in str(caught.value) and "two tensors" in str(caught.value)
+
+
+def test_config_without_provenance_hashes_no_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = scorer(**PLAN)
+    monkeypatch.setattr(hashlib, "sha256", None)  # takes seconds for large files
+    message = config(model, provenance=False)
+    assert "trt_build.plan_sha256" not in message.parameters
 
 
 def test_provenance_is_written_to_parameters() -> None:
