@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from builder.cli import main
+from tests.cli.command_lines import CONTEXT, parse
 
 WORD = re.compile(r"[a-z]+")
-CONTEXT = click.Context(main)
 
 
 def commands() -> Iterator[tuple[str, ...]]:
@@ -57,11 +57,4 @@ def test_examples_are_valid_command_lines(words: tuple[str, ...]) -> None:
     examples = re.findall(r"^    trt-build (.+)$", help_of(words), re.MULTILINE)
     assert examples or words == ("farm",)
     for example in examples:
-        name, *arguments = shlex.split(example)
-        command: click.Command | None = main
-        while isinstance(command, click.Group):
-            command = command.get_command(CONTEXT, name)
-            if isinstance(command, click.Group):
-                name = arguments.pop(0)
-        assert command is not None
-        command.make_context(name, arguments).close()
+        parse(shlex.split(example))
