@@ -81,7 +81,7 @@ def convert_or_partition(
     """One conversion of the whole graph if TensorRT supports all of it and the manifest keeps
     nothing in torch, else the segments. `names` are the names of the outputs, `earlier` the result
     of earlier attempts. Raises UnsupportedOperators or ConversionError with
-    `fallback.require_full`.
+    `fallback.require_full`, and UsageError for a key of `fallback.ranges` that matches no tensor.
     """
     lowered = lowered.named(names)
     fallback = spec.fallback
@@ -97,6 +97,7 @@ def convert_or_partition(
     elif fallback.require_full or not keeps_nodes:
         whole = _convert_whole(lowered, spec)
         if not isinstance(whole, tuple):
+            _check_ranges(lowered, spec)
             return whole
         defects = whole
     else:
@@ -121,6 +122,18 @@ def _convert_whole(
         if isinstance(error, UnsupportedOperators):
             return ()
         return (str(error),)
+
+
+def _check_ranges(lowered: LoweredGraph, spec: ModelSpec) -> None:
+    """Raise UsageError for a key of `fallback.ranges` that matches no tensor. Partitioning does the
+    same for a model in segments.
+    """
+    from builder import partition
+
+    if spec.fallback.ranges:
+        partition.infer_shapes(
+            lowered, spec.inputs, spec.profiles, ranges=spec.fallback.ranges
+        )
 
 
 def _with_list_reads(in_torch: KeptInTorch, lowered: LoweredGraph) -> KeptInTorch:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from builder.errors import InPlaceError, KeyMistake, TrtBuildError, UsageError
@@ -32,8 +33,6 @@ from builder.pipeline.branches import Location
 from builder.pipeline.order import Order
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import torch
 
     from builder.conversion import Conversion
@@ -466,7 +465,11 @@ def prepare(recorded: Recorded, spec: ModelSpec | None = None) -> Prepared:
     spec = segment_goldens.with_rounded(
         own_half(spec or source.spec), graph, source.spec.inputs, source.outputs
     )
-    warnings = (*recorded.warnings, *_bf16_of_float16(source.spec))
+    warnings = (
+        *recorded.warnings,
+        *_bf16_of_float16(source.spec),
+        *_unused_calibration(source.spec),
+    )
     if reduced_precision.is_needed(spec):
         reduced = reduced_precision.reduced(spec, graph, source.outputs, goldens)
         spec = reduced.spec
@@ -563,6 +566,22 @@ def own_half(spec: ModelSpec) -> ModelSpec:
     if any(_bf16_of_float16(spec)):
         return replace(spec, precision="fp16")
     return spec
+
+
+def _unused_calibration(spec: ModelSpec) -> Iterator[str]:
+    """A warning for a calibration that nothing reads: only 8 bits need one, and the check of
+    float16's range reads its files.
+    """
+    from builder.conversion import SCHEMES
+
+    if spec.calibration is None or spec.precision in SCHEMES:
+        return
+    files = [item for item in spec.calibration.data if isinstance(item, Path)]
+    if not (files and _keeps_in_float32(spec)):
+        yield (
+            f"calibration has no effect with precision {spec.precision}; set precision to one of"
+            f" {', '.join(SCHEMES)}, or remove calibration"
+        )
 
 
 def _bf16_of_float16(spec: ModelSpec) -> Iterator[str]:

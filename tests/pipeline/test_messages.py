@@ -204,6 +204,15 @@ def test_misspelled_names_have_a_suggestion(tmp_path: Path) -> None:
     )
 
 
+def test_range_that_matches_no_tensor_is_refused(tmp_path: Path) -> None:
+    """Also where TensorRT runs the whole model, so that nothing is partitioned."""
+    ranges = "fallback: {ranges: {aten::nonzer: {min: 1, opt: 2, max: 4}}}\n"
+    file = saved(tmp_path, torch.jit.script(TwoLists().eval()), X + ranges)
+    result = CliRunner().invoke(main, ["check", "--no-isolate", str(file)])
+    assert result.exit_code == 2
+    assert "fallback.ranges: 'aten::nonzer' matches no tensor" in result.output
+
+
 class OfVaryingRank(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if bool(x.sum() > 0):

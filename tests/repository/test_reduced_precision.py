@@ -148,6 +148,8 @@ def test_patterns_without_a_match_are_reported(tmp_path: Path, precision: str) -
     )
     assert kept in result.warnings
     assert (skipped in result.warnings) == (precision == "int8")
+    unused = f"calibration has no effect with precision {precision}; set precision to"
+    assert any(unused in text for text in result.warnings) == (precision != "int8")
     printed = CliRunner().invoke(main, ["check", str(tmp_path / "models"), "--json"])
     assert kept in json.loads(printed.stdout)["models"][0]["warnings"]
 
