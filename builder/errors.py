@@ -3,6 +3,7 @@
     TrtBuildError                      exit
     ├── ModelError                        1   one model failed; the others continue
     │   ├── ModelFileError                    the file is not a TorchScript archive that can be loaded
+    │   │   └── ModelFileBlocked          4   no permission to read it
     │   ├── LoweringError                     a pass cannot express the graph
     │   │   └── KeyMistake                        a value of the manifest does not fit the module
     │   ├── UnsupportedOperators              every operator that has no converter, all at once
@@ -87,6 +88,12 @@ class ModelError(TrtBuildError):
 
 class ModelFileError(ModelError):
     """The file is not a TorchScript archive, is damaged, or uses operators that are not allowed."""
+
+
+class ModelFileBlocked(ModelFileError):
+    """The machine prevents reading the file: no permission, or a network file system is gone."""
+
+    exit_code = 4
 
 
 class LoweringError(ModelError):

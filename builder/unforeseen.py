@@ -13,7 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from builder.errors import Defect, EnvironmentProblem, TrtBuildError
+from builder.errors import (
+    Defect,
+    EnvironmentProblem,
+    ModelFileBlocked,
+    ModelFileError,
+    TrtBuildError,
+)
 
 MACHINES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free disk space"),
@@ -69,6 +75,14 @@ def file_system_errors(
             where=str(where),
             fix=file_system_fix(error, name),
         ) from error
+
+
+def unreadable(path: Path, error: OSError) -> ModelFileError:
+    """The error of a model whose file, goldens or libraries cannot be read."""
+    message = f"{path.name} cannot be read: {error.strerror}"
+    if error.errno not in BLOCKING:
+        return ModelFileError(message, where=str(path))
+    return ModelFileBlocked(message, where=str(path), fix=file_system_fix(error))
 
 
 def as_defect(error: Exception) -> TrtBuildError:

@@ -89,7 +89,10 @@ class Document:
 
 
 def read(path: Path) -> Document:
-    """Read a file. A file that is not valid YAML returns mistakes, never an exception."""
+    """Read a file. A file that is not valid YAML returns mistakes, never an exception.
+
+    Raises PermissionError for a file that this user may not read.
+    """
     try:
         return parsed(_text(path), str(path))
     except UnicodeDecodeError as error:
@@ -98,6 +101,8 @@ def read(path: Path) -> Document:
             str(path), line, "the file is not UTF-8 text", "save the file as UTF-8"
         )
         return Document(str(path), mistakes=[wrong])
+    except PermissionError:
+        raise
     except (OSError, ValueError) as error:
         document = Document(str(path))
         reason = getattr(error, "strerror", None) or error

@@ -65,7 +65,7 @@ def load(
     the sample is also the golden input. If `inputs` is None, errors suggest neither. `precision`
     and `state` ("implicit", "explicit") override every manifest. If another model has a manifest,
     models without one are left out, and added to `without` if given. Raises ManifestError with
-    every mistake, and UsageError if there is no model.
+    every mistake, UsageError if there is no model, and PermissionError for an unreadable manifest.
     """
     models = _chosen(folder.find_models(Path(path)), only)
     if without is not None and not (inputs or sample):

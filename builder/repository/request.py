@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from builder import store
-from builder.errors import ModelFileError, UsageError
+from builder.errors import UsageError
 from builder.pipeline import Order, options_of
 from builder.repository.result import SHOWN, ModelResult
 from builder.store import edits, published
+from builder.unforeseen import unreadable
 
 
 def unless_unchanged(order: Order, hashes: store.Hashes) -> Order | ModelResult:
@@ -22,7 +23,8 @@ def unless_unchanged(order: Order, hashes: store.Hashes) -> Order | ModelResult:
     try:
         new_request = request_of(order, hashes)
     except OSError as error:
-        return ModelResult(order.spec.name, error=_unreadable(order, error))
+        file = Path(error.filename or order.spec.path)
+        return ModelResult(order.spec.name, error=unreadable(file, error))
     record = recorded(order, new_request)
     reason = _reason(order, new_request, hashes)
     if reason is None:
@@ -63,16 +65,6 @@ def _rollback_note(order: Order, served: int, number: int) -> str:
         f" was rolled back. `trt-build rollback {order.out} {order.spec.name} --to {number}` serves"
         " it again"
     )
-
-
-def _unreadable(order: Order, error: OSError) -> ModelFileError:
-    """The error of a model whose file, goldens or libraries cannot be read."""
-    path = Path(error.filename or order.spec.path)
-    fix = None
-    if isinstance(error, PermissionError):
-        fix = "give this user read access to it"
-    message = f"{path.name} cannot be read: {error.strerror}"
-    return ModelFileError(message, where=str(path), fix=fix)
 
 
 def _refuse_source(order: Order) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from builder.errors import ModelFileError
 from builder.torchscript import kinds, pickles, storages, traced
 from builder.torchscript.traced import Example
+from builder.unforeseen import unreadable
 
 REQUIRED = ("data.pkl", "constants.pkl")
 # the first since archive version 10, for example in a file with gelu
@@ -101,7 +102,7 @@ def check_zip(path: Path, expected: str) -> None:
         with path.open("rb") as file:
             head = file.read(kinds.HEAD_BYTES)
     except OSError as error:
-        raise refusal(path, f"cannot be read: {error.strerror}") from error
+        raise unreadable(path, error) from error
     if not head:
         raise refusal(path, "is empty", "copy, download or save it again")
     if not head.startswith(b"PK\x03\x04"):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
+import errno
+import io
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
@@ -61,6 +65,35 @@ def test_path_without_read_permission_exits_with_4(
     assert "Permission denied" in result.stderr and "Usage:" not in result.stderr
     if options:
         assert json.loads(result.stdout)["error"]["exit_code"] == 4
+
+
+@pytest.mark.parametrize("command", ["check", "repo"])
+@pytest.mark.parametrize("suffix", [".pt", ".yaml"])
+def test_file_without_read_permission_exits_with_4(
+    small: Path,
+    run: Callable[..., Result],
+    monkeypatch: pytest.MonkeyPatch,
+    suffix: str,
+    command: str,
+) -> None:
+    file = next(small.glob(f"*{suffix}"))
+
+    def denying(function: Callable[..., Any]) -> Callable[..., Any]:
+        def opened(path: Path | str, *arguments: Any, **options: Any) -> Any:
+            if str(path) == str(file):
+                reason = os.strerror(errno.EACCES)
+                raise PermissionError(errno.EACCES, reason, str(file))
+            return function(path, *arguments, **options)
+
+        return opened
+
+    monkeypatch.setattr(io, "open", denying(io.open))
+    monkeypatch.setattr(builtins, "open", denying(open))
+    out = ("--out", small.parent / "out") if command == "repo" else ()
+    result = run(command, small, *out, "--no-isolate")
+    assert result.exit_code == 4, result.output
+    assert "Permission denied" in result.output and str(file) in result.output
+    assert "give this user access to it" in result.output
 
 
 def test_folder_of_a_published_model_is_refused_as_repository(

@@ -81,7 +81,7 @@ def test_unreadable_model_file_fails_its_own_model(
     (result,) = build_repository(models, **settings)
     assert isinstance(result.error, ModelFileError)
     assert "cannot be read: Permission denied" in str(result.error)
-    assert result.error.fix == "give this user read access to it"
+    assert result.error.fix == "give this user access to it, or use another path"
 
 
 def test_second_build_changes_nothing(models: Path, settings: dict[str, Any]) -> None:
