@@ -278,10 +278,15 @@ the same for all, as in float32; and no score makes it infinite.
 """
 
 
-def limited(ctx: ConversionContext, mask: ITensor) -> ITensor:
+def limited(ctx: ConversionContext, mask: ITensor, *, typed: bool) -> ITensor:
     """The mask, with finite elements of at least MASKED. A softmax of a row whose elements are all
     infinite in half would be NaN, unlike in the module.
+
+    A weakly typed TensorRT limits the infinite ones, too: a comparison has no output of float32
+    that could be constrained, and in half all of them would be infinite.
     """
+    if not typed:
+        return ctx.elementwise("MAX", mask, ctx.like_scalar(mask, MASKED))
     infinite = ctx.elementwise("EQUAL", mask, ctx.like_scalar(mask, -torch.inf))
     finite = ctx.elementwise("MAX", mask, ctx.like_scalar(mask, MASKED))
     return ctx.net.add_select(infinite, mask, finite).get_output(0)
@@ -290,14 +295,40 @@ def limited(ctx: ConversionContext, mask: ITensor) -> ITensor:
 def limit_masks(
     ctx: ConversionContext, node: Node, values: Sequence[Any], policy: Policy
 ) -> list[Any]:
-    """The values of a node's inputs. The float32 ones among the policy's masks are limited."""
+    """The values of a node's inputs. The float32 ones among the policy's masks are limited; for a
+    weakly typed TensorRT in layers that are constrained to float32, because in half the masks would
+    be infinite before.
+    """
+    first = ctx.net.num_layers
     names = [value.debugName() for value in node.inputs()]
-    return [
-        limited(ctx, value)
+    results = [
+        limited(ctx, value, typed=policy.typed)
         if name in policy.masks and is_tensor(value) and _is(value, torch.float32)
         else value
         for name, value in zip(names, values, strict=True)
     ]
+    if not policy.typed:
+        constrain(ctx.net, first, ())
+    return results
+
+
+def joins_mask(
+    ctx: ConversionContext, node: Node, values: Sequence[Any], policy: Policy
+) -> bool:
+    """Whether the node reads masks of the policy and other float32 values, as a sum with scores."""
+    names = [value.debugName() for value in node.inputs()]
+    masks = [
+        name in policy.masks
+        for name, value in zip(names, values, strict=True)
+        if is_tensor(value) and _is(value, torch.float32)
+    ]
+    return any(masks) and not all(masks)
+
+
+def touches_mask(node: Node, policy: Policy) -> bool:
+    """Whether the node reads or computes a mask of the policy."""
+    values = (*node.inputs(), *node.outputs())
+    return any(value.debugName() in policy.masks for value in values)
 
 
 def apply(

@@ -7,8 +7,11 @@ import torch
 from torch import nn
 
 import builder
+from builder.engine import trt
 from builder.lowering import lower
 from builder.quantization import overflow
+from builder.reference.node import Node, Values
+from tests.conversion import old
 
 
 class Large(nn.Module):
@@ -234,18 +237,15 @@ class MaskAsInput(nn.Module):
         return (x @ x.transpose(1, 2) + mask).softmax(-1) @ x
 
 
-@pytest.mark.parametrize(
-    ("module", "mask"),
-    [
-        (LeftPadded(), torch.tensor([[0, 0, 1, 1], [0, 1, 1, 1]])),
-        (MaskAsInput(), torch.full((2, 4, 4), torch.finfo(torch.float32).min).tril(1)),
-        (MaskAsInput(), torch.full((2, 4, 4), -torch.inf).triu(1)),
-    ],
-)
-def test_rows_that_are_masked_as_a_whole_stay_finite(
-    module: nn.Module, mask: torch.Tensor
-) -> None:
-    """A cast made the mask infinite, and the softmax of such a row was NaN."""
+MASKS = [
+    (LeftPadded(), torch.tensor([[0, 0, 1, 1], [0, 1, 1, 1]])),
+    (MaskAsInput(), torch.full((2, 4, 4), torch.finfo(torch.float32).min).tril(1)),
+    (MaskAsInput(), torch.full((2, 4, 4), -torch.inf).triu(1)),
+]
+
+
+def _checks_masks(module: nn.Module, mask: torch.Tensor) -> None:
+    """Compare the network, in whose layers the masks are limited, with the module."""
     x = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(0)) / 2
     specs = [
         builder.TensorSpec(str(item.dtype).split(".")[1], tuple(item.shape))
@@ -256,3 +256,67 @@ def test_rows_that_are_masked_as_a_whole_stay_finite(
     fixed, _ = overflow.with_layers_in_float32(plain, beyond)
     (right,) = builder.reference.run(fixed, [x, mask])
     torch.testing.assert_close(right, module(x, mask), rtol=1e-2, atol=5e-3)
+
+
+@pytest.mark.parametrize(("module", "mask"), MASKS)
+def test_rows_that_are_masked_as_a_whole_stay_finite(
+    module: nn.Module, mask: torch.Tensor
+) -> None:
+    """A cast made the mask infinite, and the softmax of such a row was NaN."""
+    _checks_masks(module, mask)
+
+
+PADDED = torch.tensor([[0, 0, 1, 1], [0, 1, 1, 1]])
+
+
+class LesserOfMasks(nn.Module):
+    def forward(self, x: torch.Tensor, attends: torch.Tensor) -> torch.Tensor:
+        padding = (1.0 - attends[:, None, :].to(torch.float32)) * -1e9
+        causal = torch.triu(torch.full((x.size(1), x.size(1)), -1e9), 1)[None]
+        return (x @ x.transpose(1, 2) + torch.minimum(padding, causal)).softmax(-1) @ x
+
+
+class FilledScores(nn.Module):
+    def forward(self, x: torch.Tensor, attends: torch.Tensor) -> torch.Tensor:
+        scores = x @ x.transpose(1, 2)
+        lowest = -3.4028234663852886e38
+        return scores.masked_fill(attends[:, None, :] == 0, lowest).softmax(-1) @ x
+
+
+@pytest.mark.parametrize(
+    ("module", "mask"),
+    [
+        *MASKS,
+        (LesserOfMasks(), PADDED),
+        (FilledScores(), PADDED * 0),
+    ],
+)
+def test_masks_stay_finite_if_8_6_chooses_half(
+    module: nn.Module, mask: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorRT 8.6 may compute each layer in half that is not constrained to float32."""
+    old.play(monkeypatch)
+    constrained = []
+    monkeypatch.setattr(
+        trt.ILayer,
+        "precision",
+        property(None, lambda layer, _: constrained.append(layer.get_output(0))),
+    )
+    evaluate = Node.evaluate
+
+    def in_half(node: Node, values: Values) -> None:
+        is_free = not any(tensor is node.outputs[0] for tensor in constrained)
+        if is_free and node.kind in ("ELEMENTWISE", "SELECT", "MATRIX_MULTIPLY"):
+            operands = {tensor: _rounded(values[tensor]) for tensor in node.inputs}
+            evaluate(node, operands)
+            values[node.outputs[0]] = _rounded(operands[node.outputs[0]])
+        else:
+            evaluate(node, values)
+
+    monkeypatch.setattr(Node, "evaluate", in_half)
+    _checks_masks(module, mask)
+    old.forget()
+
+
+def _rounded(value: torch.Tensor) -> torch.Tensor:
+    return value.half().float() if value.dtype == torch.float32 else value
