@@ -5,7 +5,7 @@ example inputs of a trace are used first, then the uses of each input in the gra
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,7 +120,8 @@ def _guesses(
 
     loading.load(plugins)
     loaded = frontends.load(file, module, libraries=libraries)
-    lowered, max_lengths = _lowered(loaded)
+    elements = _first_elements(loaded)
+    lowered, max_lengths = _lowered(loaded, elements)
     if not lowered.inputs:
         raise LoweringError(
             "the model has no tensor inputs, so no request can be sent to it",
@@ -131,14 +132,13 @@ def _guesses(
     if isinstance(loaded, frontends.ExportedModule):
         return _of_exported(loaded, lowered)
     examples = {} if module else _examples(file, loaded)
-    elements = _first_elements(loaded)
     inputs = _noted(_inputs(lowered, examples), elements)
     state = guess_state.pairs(lowered)
     dropped = _dropped(loaded, lowered.inputs)
     # their number depends on the lengths of lists
     outputs = [] if max_lengths or elements else list(lowered.results)
     if max_lengths:
-        max_lengths = _with_ranks(loaded, inputs, max_lengths)
+        max_lengths = _with_ranks(loaded, elements, inputs, max_lengths)
     return Guessed(inputs, outputs, state, dropped, max_lengths=max_lengths)
 
 
@@ -180,14 +180,17 @@ def _noted(inputs: list[Guess], elements: Mapping[str, str]) -> list[Guess]:
 
 
 def _with_ranks(
-    loaded: Any, inputs: Sequence[Guess], max_lengths: dict[str, int]
+    loaded: Any,
+    elements: Collection[str],
+    inputs: Sequence[Guess],
+    max_lengths: dict[str, int],
 ) -> dict[str, int]:
     """The `max_lengths` that are needed if the inputs have the guessed ranks: the sizes of a tensor
     are then a list of known length. All of them if the model cannot be lowered for these inputs,
     such as complex ones.
     """
     with contextlib.suppress(TrtBuildError):
-        _, max_lengths = _lowered(loaded, _of_ranks(inputs))
+        _, max_lengths = _lowered(loaded, elements, _of_ranks(inputs))
     return max_lengths
 
 
@@ -203,17 +206,17 @@ def _of_ranks(inputs: Sequence[Guess]) -> list[TensorSpec]:
 
 
 def _lowered(
-    loaded: Any, specs: Sequence[TensorSpec] = ()
+    loaded: Any, elements: Collection[str], specs: Sequence[TensorSpec] = ()
 ) -> tuple[LoweredGraph, dict[str, int]]:
     """The lowered graph, and a guess of the largest length of each list of unknown length."""
     from builder import frontends, lowering
 
     max_lengths: dict[str, int] = {}
-    elements = list(_first_elements(loaded))
+    optional = list(elements)
     while True:
         try:
             lowered = lowering.lower(
-                loaded, specs=specs, max_lengths=max_lengths, optional_inputs=elements
+                loaded, specs=specs, max_lengths=max_lengths, optional_inputs=optional
             )
             return lowered, max_lengths
         except LoweringError as error:
@@ -226,7 +229,7 @@ def _lowered(
                 reason,
                 max_lengths=max_lengths,
                 specs=specs,
-                optional_inputs=elements,
+                optional_inputs=optional,
             )
             return lowered, max_lengths
         except UnboundedListError as unbounded:
@@ -336,6 +339,8 @@ def _of_uses(name: str, value: Any) -> Guess:
             guess = rule(name, use.user, use.offset)
         if guess:
             return guess
+    if guess := _behind_elementwise(name, value):
+        return guess
     if ids := _embedded(value):
         return Guess(name, "int64", ("batch", "length"), f"ids below {ids}", _UNKNOWN)
     return Guess(
@@ -345,6 +350,25 @@ def _of_uses(name: str, value: Any) -> Guess:
         _UNKNOWN,
         "? unknown, also the number of axes",
     )
+
+
+def _behind_elementwise(name: str, value: Any, steps: int = MOST_STEPS) -> Guess | None:
+    """The guess from a node that reads the value after operators that keep its shape, such as the
+    normalization of an image.
+    """
+    for use in value.uses():
+        if not steps or use.offset or use.user.kind() not in _KEEPS_SHAPE:
+            continue
+        output = use.user.output()
+        for later in output.uses():
+            rule = _RULES.get(later.user.kind())
+            guess = rule(name, later.user, later.offset) if rule else None
+            if guess:
+                comment = f"? {guess.shape_from.removeprefix('? ')}"
+                return replace(guess, dtype_from=_UNKNOWN, shape_from=comment)
+        if guess := _behind_elementwise(name, output, steps - 1):
+            return guess
+    return None
 
 
 def _constant(node: Any, index: int) -> Any:
@@ -390,6 +414,14 @@ def _linear(name: str, node: Any, offset: int) -> Guess | None:
     )
 
 
+def _layer_norm(name: str, node: Any, offset: int) -> Guess | None:
+    sizes = node.inputsAt(1).toIValue()
+    if offset != 0 or not sizes:
+        return None
+    why = f"? as {node.kind()} needs the last axes"
+    return Guess(name, "float32", ("batch", *sizes), _UNKNOWN, why)
+
+
 def _embedding(name: str, node: Any, offset: int) -> Guess | None:
     weight = _constant(node, 0)
     if offset != 1 or weight is None:
@@ -428,6 +460,10 @@ _KEEPS_INTEGERS = {
         permute contiguous slice select where masked_fill remainder expand clone
     """.split()
 }
+_KEEPS_SHAPE = {
+    f"aten::{name}"
+    for name in "add sub mul div to clamp contiguous clone dropout relu tanh".split()
+}
 _RULES: dict[str, Callable[[str, Any, int], Guess | None]] = {
     "aten::conv1d": _convolution(6),
     "aten::conv2d": _convolution(6),
@@ -436,4 +472,5 @@ _RULES: dict[str, Callable[[str, Any, int], Guess | None]] = {
     "aten::convolution": _convolution(8),
     "aten::linear": _linear,
     "aten::embedding": _embedding,
+    "aten::layer_norm": _layer_norm,
 }

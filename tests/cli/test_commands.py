@@ -387,7 +387,7 @@ def test_init_reads_shapes_from_a_traced_module(tmp_path: Path, run: Run) -> Non
     ]
 
 
-def test_init_reads_shapes_from_convolutions_and_embeddings(
+def test_init_reads_shapes_from_the_layers_that_read_inputs(
     tmp_path: Path, run: Run
 ) -> None:
     class ImageAndIds(torch.nn.Module):
@@ -397,18 +397,28 @@ def test_init_reads_shapes_from_convolutions_and_embeddings(
                 torch.nn.Conv2d(6, 4, 3, groups=2),
                 torch.nn.Embedding(10, 4),
             )
+            self.norm = torch.nn.LayerNorm(12)
 
         def forward(
-            self, image: torch.Tensor, ids: torch.Tensor
-        ) -> tuple[torch.Tensor, torch.Tensor]:
-            return self.conv(image), self.table(ids)
+            self,
+            image: torch.Tensor,
+            ids: torch.Tensor,
+            pixels: torch.Tensor,
+            x: torch.Tensor,
+        ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+            normalized = self.conv((pixels.float() - 127.0) / 255.0)
+            return self.conv(image), self.table(ids), normalized, self.norm(x)
 
     assert run("init", save(ImageAndIds(), tmp_path / "net.pt", None)).exit_code == 0
     (spec,) = load(tmp_path / "net.pt")
     assert [(i.dtype, i.shape) for i in spec.inputs] == [
         ("float32", ("batch", 6, "height", "width")),
         ("int64", ("batch", "length")),
+        ("float32", ("batch", 6, "height", "width")),
+        ("float32", ("batch", 12)),
     ]
+    lines = (tmp_path / "net.yaml").read_text().splitlines()
+    assert sum("# ? as aten::" in line for line in lines) == 2
 
 
 def test_init_does_not_overwrite_a_manifest_without_force(
