@@ -21,6 +21,8 @@ from .graph import LoweredGraph as LoweredGraph
 from .graph import in_double as in_double
 from .graph import present as present
 from .graph import weights_digest as weights_digest
+from .lazy_attributes import CachedAttribute as CachedAttribute
+from .lazy_attributes import reset as reset
 from .locations import source_location as source_location
 from .locations import source_range as source_range
 from .lower import as_written as as_written

@@ -27,6 +27,7 @@ from builder.lowering import (
 from builder.lowering.emit import Emit
 from builder.lowering.executor import constants_to_numbers
 from builder.lowering.folding import propagate_constants
+from builder.lowering.lazy_attributes import CachedAttribute
 from builder.lowering.locations import source_line, source_range
 from builder.lowering.marking import inline_and_mark
 from builder.lowering.objects import ModuleObject, is_object, read_attribute
@@ -80,7 +81,7 @@ def frozen_graph(
         if all(tensor.dim() for tensor in module.state_dict().values()):
             # freezing creates no 0-d constant from a buffer
             constants_to_numbers(graph)
-    _fold_attributes(graph, module, source)
+    steps.cached_attributes = _fold_attributes(graph, module, source)
     steps.end(FREEZE, graph)
     _resolve_branches(graph)
     _drop_self(graph)
@@ -88,12 +89,19 @@ def frozen_graph(
     return graph, module._c._get_method(method).schema
 
 
-def _fold_attributes(graph: Graph, module: torch.jit.ScriptModule, source: Any) -> None:
-    """Replace the attributes by constants. Raises LoweringError if the graph keeps state."""
-    local_attributes.replace(graph, source)
+def _fold_attributes(
+    graph: Graph, module: torch.jit.ScriptModule, source: Any
+) -> tuple[CachedAttribute, ...]:
+    """Replace the attributes by constants. Returns those that keep a value of sizes. Raises
+    LoweringError if the graph keeps state.
+    """
+    # torch's freezing may give the module of an attribute another path
+    caches = source is module._c
+    cached = local_attributes.replace(graph, source, caches=caches)
     recast_attributes.replace(graph)
     unread_writes.remove(graph, _is_created, partial(_shares_memory, module, graph))
     lower_attributes(graph, source)
+    return cached
 
 
 def _frozen(module: torch.jit.ScriptModule, method: str, graph: Graph) -> Any:

@@ -19,6 +19,7 @@ from builder.lowering import fp8, integer_division, ir
 from builder.lowering.containers import Containers
 from builder.lowering.emit import Emit
 from builder.lowering.executor import keep_constants_tensors
+from builder.lowering.lazy_attributes import CachedAttribute
 from builder.lowering.paranoid import execute_graph, packed
 from builder.lowering.passes.decompose import expand
 from builder.lowering.passes.outputs import TOO_LONG, flag_names
@@ -61,6 +62,10 @@ class LoweredGraph:
     unchecked: tuple[str, ...] = field(default=(), compare=False)
     """The source lines of conditions on the values of inputs for which forward raises, and the
     graph does not.
+    """
+    cached_attributes: tuple[CachedAttribute, ...] = field(default=(), compare=False)
+    """The attributes in which the module keeps a value of sizes for later calls. The graph starts
+    each call with their values in the file.
     """
 
     @property

@@ -1,24 +1,57 @@
-"""Attributes that are None in the file, and that forward sets if they are None, such as
-`if self.scales is None: self.scales = ...`.
+"""Attributes that forward sets depending on their value, such as
+`if self.scales is None: self.scales = ...` or `if n > self.cached: self.cached = n`.
 
 If the value depends on nothing that differs between requests, each call may compute it again. A
-value of a size is state: a later call with another size uses that of the first call. So is a random
-value, and one that is written in place: a later call starts with the written one.
+value of sizes is a cache: in torch, a later call with another size may use the value of an earlier
+call. The graph starts each call with the value in the file, as a module does that was just loaded.
+A random value, and one that is written in place, is state: a later call starts with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
 
 from builder.graph_types import Block, Graph, Node, Value
 from builder.lowering import ir
-from builder.lowering.objects import READ, read_attribute
+from builder.lowering.objects import READ, WRITE, read_attribute
 from builder.lowering.passes.functionalize.origins import origins, stores
 from builder.lowering.passes.functionalize.sharing import holds, written_inputs
 from builder.reachable import reachable
 
 _FIXED = frozenset({"aten::dim", "prim::dtype", "prim::device"})
 """Operators on tensors whose result is the same for all requests."""
+_SIZES = frozenset({"aten::size", "aten::len", "aten::numel"})
+"""Operators on tensors, and on lists of them, that read sizes and no data."""
+
+
+@dataclass(frozen=True)
+class CachedAttribute:
+    """An attribute that keeps a value of sizes for later calls: the path of its module, its name,
+    its value in the file, and the source location of the write.
+    """
+
+    path: tuple[str, ...]
+    name: str
+    value: Any
+    where: str
+
+    @property
+    def full_name(self) -> str:
+        """The name with the path, such as `roi_heads.box_roi_pool.scales`."""
+        return ".".join((*self.path, self.name))
+
+
+def reset(module: Any, attributes: Iterable[CachedAttribute]) -> None:
+    """Set these attributes of a ScriptModule to their values in its file."""
+    for attribute in attributes:
+        owner = module._c
+        for name in attribute.path:
+            owner = owner.getattr(name)
+        owner.setattr(attribute.name, attribute.value)
 
 
 def is_lazy(graph: Graph, read: Node, source: object, writes: list[Node]) -> bool:
@@ -29,8 +62,7 @@ def is_lazy(graph: Graph, read: Node, source: object, writes: list[Node]) -> boo
     return (
         _is_none_in_file(read, source)
         and all(
-            _is_guarded(write)
-            and not any(map(_is_varying, reachable([write.inputsAt(1)], _origins)))
+            _is_guarded(write) and not _depends_on_input(write.inputsAt(1))
             for write in writes
         )
         and not _may_change(graph, writes)
@@ -44,9 +76,9 @@ def _may_change(graph: Graph, writes: list[Node]) -> bool:
     nodes = list(ir.walk(graph))
     inside = {value.unique() for node in nodes for value in _defined(node)}
     items = [v for node in nodes if stores(node) for v in node.inputs() if holds(v)]
-    lazy = {(write.inputsAt(0).type().str(), write.s("name")) for write in writes}
+    lazy = {_key(write) for write in writes}
     values = [write.inputsAt(1) for write in writes]
-    values += [node.output() for node in nodes if _key(node) in lazy]
+    values += [n.output() for n in nodes if n.kind() == READ and _key(n) in lazy]
     memory = origins(values, inside, items).keys
     branches = [write.owningBlock() for write in writes]
     return any(
@@ -63,15 +95,69 @@ def _defined(node: Node) -> Iterator[Value]:
         yield from block.inputs()
 
 
-def _key(node: Node) -> tuple[str, str] | None:
-    """The class of the owner and the name of the attribute that a node reads."""
-    if node.kind() != READ:
-        return None
-    return node.inputsAt(0).type().str(), node.s("name")
-
-
 def _reads_input(node: Node) -> bool:
-    return any(_depends_on_input(value, set()) for value in node.inputs())
+    return any(_depends_on_input(value) for value in node.inputs())
+
+
+def is_cache(graph: Graph, read: Node, source: object, writes: list[Node]) -> bool:
+    """Whether all `writes` set the attribute that a node reads from its owner `source` from sizes
+    of inputs, and a condition on its value, or on that of an attribute that is set with it, decides
+    whether they do. A sum of sizes, which depends on earlier calls, is state.
+    """
+    every_write = _Writes(graph)
+    return _is_plain_in_file(read, source) and all(
+        _decides_itself(write)
+        and _depends_on_input(write.inputsAt(1))
+        and not _depends_on_data(write.inputsAt(1), _known(write), every_write)
+        for write in writes
+    )
+
+
+def _known(write: Node) -> set[int]:
+    """The conditions that are constant where a write runs, by `Value.unique`."""
+    return {guard.inputsAt(0).unique() for guard in _guards(write)}
+
+
+def _guards(write: Node) -> Iterator[Node]:
+    """The ifs that a write is in."""
+    owner = write.owningBlock().owningNode()
+    while owner is not None:
+        if owner.kind() == "prim::If":
+            yield owner
+        owner = owner.owningBlock().owningNode()
+
+
+def _is_plain_in_file(read: Node, source: object) -> bool:
+    """Whether the attribute in the file can be a constant of any graph."""
+    try:
+        value = read_attribute(source, read)
+    except RuntimeError:  # Python does not know the class of the object
+        return False
+    return value is None or isinstance(value, int | float | torch.Tensor)
+
+
+def _key(access: Node) -> tuple[str, str]:
+    """The class of the object that a node reads or writes, and the name of the attribute."""
+    return access.inputsAt(0).type().str(), access.s("name")
+
+
+def _decides_itself(write: Node) -> bool:
+    """Whether a condition on an attribute that the same if sets decides whether a write runs."""
+    for guard in _guards(write):
+        inside = [node for block in ir.blocks_of(guard) for node in ir.walk(block)]
+        keys = {_key(node) for node in inside if node.kind() == WRITE}
+        if keys & _read_keys(guard.inputsAt(0), set()):
+            return True
+    return False
+
+
+def _read_keys(value: Value, seen: set[int]) -> set[tuple[str, str]]:
+    """The attributes that a value is computed from."""
+    if value.unique() in seen:
+        return set()
+    seen.add(value.unique())
+    keys = {_key(value.node())} if value.node().kind() == READ else set()
+    return keys.union(*(_read_keys(origin, seen) for origin in _origins(value)))
 
 
 def _is_none_in_file(read: Node, source: object) -> bool:
@@ -102,6 +188,51 @@ def _is_guard(condition: Value) -> bool:
     return ir.constant(first) is True and _is_guard(second)
 
 
+class _Writes:
+    """What a graph writes: attributes, and tensors in place."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.attributes = {_key(node) for node in ir.nodes_of(graph, WRITE)}
+        self._aliases = graph.alias_db()
+        self._in_place = [
+            (node, node.inputsAt(index))
+            for node in ir.walk(graph)
+            for index in written_inputs(node)
+            if node.inputsAt(index).type().kind() == "TensorType"
+        ]
+
+    def origins(self, value: Value) -> Iterator[Value]:
+        """The values that are written into a tensor in place."""
+        if value.type().kind() == "TensorType":
+            for node, written in self._in_place:
+                if self._aliases.may_contain_alias(written, value):
+                    yield from node.inputs()
+                    yield from _conditions(node.owningBlock())
+
+
+def _depends_on_data(value: Value, seen: set[int], writes: _Writes) -> bool:
+    """Whether a value is random, or may depend on the data of an input, or on an attribute that is
+    written. Sizes are no data.
+    """
+    if value.unique() in seen:
+        return False
+    seen.add(value.unique())
+    node = value.node()
+    if _is_varying(value):
+        return True
+    if node.kind() in _SIZES and value.type().kind() != "TensorType":
+        return False
+    if node.kind() == READ and _key(node) in writes.attributes:
+        return True
+    sources = (*_origins(value), *writes.origins(value))
+    return any(_depends_on_data(origin, seen, writes) for origin in sources)
+
+
+def _depends_on_input(value: Value) -> bool:
+    """Whether a value is random, or may depend on the data or a size of an input of the graph."""
+    return any(map(_is_varying, reachable([value], _origins)))
+
+
 def _is_varying(value: Value) -> bool:
     """Whether a value is an input of the graph, or random."""
     node = value.node()
@@ -129,8 +260,19 @@ def _origins(value: Value) -> Iterator[Value]:
     is_created = value.node().kind() == "prim::CreateObject"
     if is_created or value.type().kind() in ("ListType", "DictType"):
         for use in value.uses():
-            yield from use.user.inputs()
-            yield from _conditions(use.user.owningBlock())
+            if not _reads_element(use.user):
+                yield from use.user.inputs()
+                yield from _conditions(use.user.owningBlock())
+
+
+def _reads_element(user: Node) -> bool:
+    """Whether a node reads the length or an element of a list, and no list in it."""
+    return user.kind() in ("aten::len", "aten::__getitem__") and not any(
+        "[]" in value.type().str()
+        or "Dict" in value.type().str()
+        or value.type().kind() == "ClassType"
+        for value in user.outputs()
+    )
 
 
 def _conditions(block: Block) -> Iterator[Value]:

@@ -14,6 +14,8 @@ import torch
 from builder.graph_types import Block, Graph, Node, NodeList, Type, Value
 from builder.lowering import ir, lazy_attributes
 from builder.lowering.emit import Emit
+from builder.lowering.lazy_attributes import CachedAttribute
+from builder.lowering.locations import source_line
 from builder.lowering.objects import READ, WRITE, read_attribute
 
 _MODULES = ("ClassType", "InterfaceType")
@@ -31,12 +33,39 @@ class _ReadBeforeWrite(Exception):
     """A path may read the attribute before it writes it."""
 
 
-def replace(graph: Graph, module: Any) -> None:
+def replace(
+    graph: Graph, module: Any, *, caches: bool = False
+) -> tuple[CachedAttribute, ...]:
     """Replace the attributes of `module`, the graph's first input, and of its submodules that each
-    call writes before it reads them. Others are left as they are.
+    call writes before it reads them. Others are left as they are. With `caches`, also replace those
+    that keep a value of sizes. Returns these.
     """
+    attributes = _candidates(graph, module)
+    # all before the first is replaced: one if may set several
+    lazy = [local for local in attributes if local.is_lazy()]
+    cached = {
+        local.attribute: local.cached()
+        for local in attributes
+        if caches and local not in lazy and local.is_cache()
+    }
+    for local in attributes:
+        cache = cached.get(local.attribute)
+        if cache is not None or local in lazy:
+            value = cache.value if cache else None
+            local.rewrite(graph, ir.insert_constant(graph, value, ir.first_node(graph)))
+            continue
+        try:
+            local.check(graph)
+        except _ReadBeforeWrite:
+            continue
+        local.rewrite(graph, None)
+    return tuple(cached.values())
+
+
+def _candidates(graph: Graph, module: Any) -> list[_Local]:
+    """The attributes that are read and written, if no other node can read or write them."""
     if not ir.nodes_of(graph, WRITE):
-        return
+        return []
     modules = _modules(graph, module)
     kinds = defaultdict[Attribute, set[str]](set)
     types: dict[Attribute, Type] = {}
@@ -50,20 +79,10 @@ def replace(graph: Graph, module: Any) -> None:
         attribute for attribute, accesses in kinds.items() if len(accesses) > 1
     ]
     if not candidates or _is_shared(candidates, modules) or _is_passed(graph, modules):
-        return
-    attributes = [
+        return []
+    return [
         _Local(graph, attribute, types[attribute], modules) for attribute in candidates
     ]
-    lazy = [local for local in attributes if local.is_lazy()]  # one if may set several
-    for local in attributes:
-        if local in lazy:
-            local.rewrite(graph, ir.insert_constant(graph, None, ir.first_node(graph)))
-            continue
-        try:
-            local.check(graph)
-        except _ReadBeforeWrite:
-            continue
-        local.rewrite(graph, None)
 
 
 def replace_objects(graph: Graph) -> None:
@@ -185,12 +204,33 @@ class _Local:
 
     def is_lazy(self) -> bool:
         """Whether it is None in the file, and set only where it is None, from no input."""
-        nodes = ir.nodes_of(self.graph, READ, WRITE)
-        accesses = [n for n in nodes if _attribute(n, self.modules) == self.attribute]
-        read = next(node for node in accesses if node.kind() == READ)
-        _, source = self.modules[read.inputsAt(0).unique()]
-        writes = [node for node in accesses if node.kind() == WRITE]
-        return lazy_attributes.is_lazy(self.graph, read, source, writes)
+        read = self._nodes(READ)[0]
+        return lazy_attributes.is_lazy(
+            self.graph, read, self._owner(read), self._nodes(WRITE)
+        )
+
+    def is_cache(self) -> bool:
+        """Whether it keeps a value of sizes."""
+        read = self._nodes(READ)[0]
+        return lazy_attributes.is_cache(
+            self.graph, read, self._owner(read), self._nodes(WRITE)
+        )
+
+    def cached(self) -> CachedAttribute:
+        """The attribute with the source location of its first write."""
+        read = self._nodes(READ)[0]
+        value = read_attribute(self._owner(read), read)
+        where = source_line(self._nodes(WRITE)[0])
+        return CachedAttribute(*self.attribute, value, where)
+
+    def _owner(self, access: Node) -> Any:
+        """The module whose attribute a node reads or writes."""
+        return self.modules[access.inputsAt(0).unique()][1]
+
+    def _nodes(self, kind: str) -> list[Node]:
+        """The nodes that read the attribute, or those that write it."""
+        nodes = ir.nodes_of(self.graph, kind)
+        return [n for n in nodes if _attribute(n, self.modules) == self.attribute]
 
     def check(self, block: NodeList, *, written: bool = False) -> bool:
         """Return whether every path to the end of the block writes the attribute. `written` is

@@ -80,15 +80,18 @@ def lower(
         keep=frozenset(keep),
         precision=precision,
     )
-    records = run_passes(
-        graph,
-        context,
-        stop_after=stop_after,
-        keep_text=keep_text,
-        paranoid=_paranoid(paranoid, specs),
-        start=steps.snapshot,
-    )
-    return _lowered(module_or_graph, graph, context, (*steps.records, *records))
+    records = [*steps.records]
+    if stop_after != LOWER_GRAPH:
+        records += run_passes(
+            graph,
+            context,
+            stop_after=stop_after,
+            keep_text=keep_text,
+            paranoid=_paranoid(paranoid, specs),
+            start=steps.snapshot,
+        )
+    lowered = _lowered(module_or_graph, graph, context, tuple(records))
+    return replace(lowered, cached_attributes=steps.cached_attributes)
 
 
 def _lowered(
@@ -194,7 +197,11 @@ def as_written(
         raise reason
     aliases = graph.alias_db()
     _copy(graph, [value for value in graph.inputs() if aliases.has_writers(value)])
-    return replace(_lowered(module, graph, context, trace), as_written=str(reason))
+    return replace(
+        _lowered(module, graph, context, trace),
+        as_written=str(reason),
+        cached_attributes=steps.cached_attributes,
+    )
 
 
 def _copy(graph: Graph, inputs: Sequence[Value]) -> None:

@@ -8,6 +8,7 @@ import time
 
 from builder.graph_types import Graph
 from builder.lowering.graph import canonical
+from builder.lowering.lazy_attributes import CachedAttribute
 from builder.lowering.trace import PassRecord
 from builder.lowering.verifier import Snapshot
 
@@ -35,6 +36,8 @@ class Steps:
         self._keep_text = keep_text
         self.snapshot: Snapshot | None = None
         """The snapshot of the graph after the last step."""
+        self.cached_attributes: tuple[CachedAttribute, ...] = ()
+        """The attributes that keep a value of sizes. The graph has a local value instead."""
 
     def begin(self, graph: Graph) -> None:
         """The next step starts with this graph."""

@@ -17,7 +17,12 @@ from numpy.typing import NDArray
 
 from builder.errors import ModelFileError, TrtBuildError, UsageError
 from builder.frontends import ExportedModule
-from builder.lowering import constants_to_numbers, evaluating
+from builder.lowering import (
+    CachedAttribute,
+    constants_to_numbers,
+    evaluating,
+    reset,
+)
 from builder.manifest import (
     ModelSpec,
     Profile,
@@ -146,13 +151,15 @@ def record_goldens(
     output_names: Sequence[str] | None = None,
     paths: Sequence[str] = (),
     optional: Collection[str] = (),
+    cached_attributes: Sequence[CachedAttribute] = (),
 ) -> Recording:
     """The goldens of `record`, with the unreached outcomes. `optional` are the outputs that may be
     None; if there are any, `paths` are lowering's names of all outputs, in order. A golden omits
-    outputs that are None.
+    outputs that are None. `cached_attributes` are reset before each call of the module.
     """
     names = tuple(output_names or spec.outputs or ())
     recorder = _Recorder(module, spec, names, tuple(paths), optional)
+    recorder.cached_attributes = tuple(cached_attributes)
     goldens = tuple(recorder.all())
     search = recorder.search
     reduced = (*recorder.reduced, *_left_out(recorder.left_out), *search.warnings)
@@ -224,6 +231,7 @@ class _Recorder:
         )
         self.reduced: list[str] = []
         self.seconds_per_element = 0.0
+        self.cached_attributes: tuple[CachedAttribute, ...] = ()
         self.left_out: dict[str, str] = {}
         """The goldens that are left out because the module fails on generated inputs, with the
         reasons.
@@ -256,6 +264,7 @@ class _Recorder:
         for name, left_out, tensors in omitted.variants(self.spec, self._tensors(opt)):
             golden = replace(self._recorded(name, tensors), omitted=left_out)
             if len(left_out) == 1:
+                reset(self.module, self.cached_attributes)
                 with evaluating(self.module):
                     warning = omitted.other_default(self.module, self.spec, golden)
                 if warning:
@@ -539,6 +548,7 @@ class _Recorder:
         Raises ListTooLong if a list is longer than the manifest declares.
         """
         copies = [tensor.clone() for tensor in tensors]
+        reset(module, self.cached_attributes)
         with targets.Checked() if self.has_targets else contextlib.nullcontext():
             output = call_module(module, self.spec.inputs, copies, self.spec.constants)
         if not self.paths:

@@ -327,6 +327,7 @@ def record(lowered: Lowered, recordings: Recordings | None = None) -> Recorded:
             lowered.outputs,
             paths,
             tuple(lowered.optional),
+            lowered.graph.cached_attributes,
         )
         if recordings:
             recordings.keep(recording, lowered.outputs)
@@ -336,6 +337,7 @@ def record(lowered: Lowered, recordings: Recordings | None = None) -> Recorded:
         *_optional_warnings(lowered),
         *_list_warnings(lowered, recording.goldens),
         *_unchecked_warnings(lowered),
+        *_cache_warnings(lowered),
         *_autocast_warnings(lowered),
         *_without_elements(lowered, recording).warnings_of(_branches(lowered.graph)),
         *(recordings.warnings if recordings else ()),
@@ -385,6 +387,18 @@ def _unchecked_warnings(lowered: Lowered) -> Iterator[str]:
             "forward raises on a condition on values, which the served model does not"
             f" check: {where}. It responds to such a request; check requests in the"
             " client, or return the condition as an output"
+        )
+
+
+def _cache_warnings(lowered: Lowered) -> Iterator[str]:
+    """A warning if forward keeps values of sizes between calls, which the graph does not."""
+    if attributes := lowered.graph.cached_attributes:
+        names = ", ".join(repr(attribute.full_name) for attribute in attributes)
+        yield (
+            f"forward keeps {names}, which it sets from sizes, for later calls:"
+            f" {attributes[0].where}. The served model starts each request with the value in"
+            " the file, like a module that was just loaded. So it may differ from a"
+            " module that had a call with other sizes"
         )
 
 

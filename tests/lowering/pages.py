@@ -71,7 +71,10 @@ pass and compares the outputs.
   left out, also where it only decides a message. An attribute that each call casts
   (`self.anchors = self.anchors.to(x.dtype)`) starts as in the file in each call, unless the call reads it before the cast,
   too. So does one that is None in the file and is set if it is None, from no data and no size of the inputs. It must not be
-  random or written in place. Changes of lists and dictionaries of the model are refused, even if nothing reads them.
+  random or written in place. One that keeps a value of sizes, such as `if n > self.cached: self.cached = n`, may have a
+  value of an earlier call in torch. The served model starts each request with the value in the file, as a module does that
+  was just loaded. Goldens are recorded in the same way, and a warning names the attribute. Changes of lists and
+  dictionaries of the model are refused, even if nothing reads them.
 - **Large graphs.** torch's lint is quadratic in the uses of a shared constant. So graphs of more than a few hundred
   nodes are checked for scopes only.
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 import builder
 from builder.errors import LoweringError
-from builder.lowering import ir
+from builder.lowering import ir, reset
 from builder.lowering.passes.functionalize.counting import COUNTS
 
 
@@ -687,6 +687,7 @@ def _module_with_state(line: str) -> torch.jit.ScriptModule:
     module.calls = 0
     module.warned = False
     module.scale = torch.jit.Attribute(None, annotations.Optional[torch.Tensor])
+    module.length = torch.jit.Attribute(None, annotations.Optional[int])
     setattr(
         module, f"own{abs(hash(line))}", 0
     )  # torch shares the class of equal modules
@@ -711,12 +712,15 @@ STATE_WRITES = {
     "count that decides": "self.calls += 1; return x if self.calls > 1 else -x",
     "count in a buffer": "self.count += 1; return x * self.count[0]",
     "read before the cast": "y = x * self.part; self.part = self.part.to(x.dtype); return y",
-    "set from a size where it is None": """
-        if self.scale is None:
-            self.scale = torch.arange(x.size(0)).sum()
-        scale = self.scale
-        assert scale is not None
-        return x * scale""",
+    "sum of sizes": """
+        length = self.length
+        if length is None:
+            self.length = x.size(0)
+        else:
+            self.length = length + x.size(0)
+        length = self.length
+        assert length is not None
+        return x * length""",
     "set from data where it is None": """
         if self.scale is None:
             self.scale = x * 3
@@ -752,6 +756,23 @@ STATE_WRITES = {
         seen = self.seen
         self.seen = [one.to(torch.float16) for one in seen]
         return x * seen[0]""",
+    "flag of the first call": """
+        y = x if self.warned else -x
+        if not self.warned:
+            self.warned = True
+        return y""",
+    "size of the previous call": """
+        y = x * self.calls
+        self.calls = x.size(0)
+        return y""",
+    "data in a tensor of sizes": """
+        if self.scale is None:
+            scale = torch.zeros(x.size(0))
+            scale[:1] = x[:1]
+            self.scale = scale
+        scale = self.scale
+        assert scale is not None
+        return x * scale""",
     "cast in a branch": """
         if bool(x.sum() > 0):
             self.part = self.part.to(x.dtype)
@@ -867,6 +888,62 @@ def test_attribute_that_each_call_writes_first_is_local(body: str) -> None:
     lowered = builder.lower(scripted)
     for x in (torch.tensor([2.0]), torch.tensor([-1.0, 0.5]), torch.tensor([4.0])):
         torch.testing.assert_close(lowered.run(x.clone())[0], scripted(x.clone()))
+
+
+CACHES = {
+    "tensor": """
+        if self.scale is None:
+            self.scale = torch.arange(x.size(0)).sum()
+        scale = self.scale
+        assert scale is not None
+        return x * scale""",
+    "two at once": """
+        if self.scale is None or self.length is None:
+            self.scale = torch.ones(x.size(0))
+            self.length = x.numel()
+        scale, length = self.scale, self.length
+        assert scale is not None and length is not None
+        return x * (scale.sum() + length)""",
+    "number with a tensor": """
+        if x.size(0) > self.calls or self.scale is None:
+            self.calls = x.size(0)
+            self.scale = torch.arange(x.size(0)).sum()
+        scale = self.scale
+        assert scale is not None
+        return x * scale * self.calls""",
+    "from a list that is read elsewhere": """
+        sizes = [x.size(0)]
+        if self.scale is None:
+            self.scale = torch.ones(sizes[0])
+        if self.length is None:
+            self.length = sizes[0]
+        scale, length = self.scale, self.length
+        assert scale is not None and length is not None
+        return x * (scale.sum() + length)""",
+    "early return": """
+        scale = self.scale
+        if scale is not None:
+            if scale.numel() >= x.numel():
+                return x * scale[0]
+        scale = torch.ones(x.size(0))
+        scale[0:] = x.size(0)
+        self.scale = scale
+        return x * scale""",
+}
+
+
+@pytest.mark.parametrize("body", CACHES.values(), ids=CACHES)
+def test_value_of_sizes_that_forward_caches_is_computed_in_each_call(body: str) -> None:
+    """torch uses the value of the first call for later sizes, too."""
+    scripted = _module_with_state(textwrap.dedent(body).lstrip("\n"))
+    lowered = builder.lower(scripted)
+    names = [attribute.full_name for attribute in lowered.cached_attributes]
+    assert names == re.findall(r"self\.(\w+) = ", body)
+    first, later = torch.ones(5), torch.ones(2)
+    torch.testing.assert_close(lowered.run(first)[0], scripted(first))
+    assert not torch.equal(lowered.run(later)[0], scripted(later))
+    reset(scripted, lowered.cached_attributes)
+    torch.testing.assert_close(lowered.run(later)[0], scripted(later))
 
 
 class _Layer(torch.nn.Module):

@@ -14,6 +14,7 @@ from builder.errors import ModelFileError, UsageError
 from builder.manifest.spec import ModelSpec, TensorSpec
 from builder.parity import record, recording
 from builder.parity.inputs import odd
+from builder.pipeline import stages
 from builder.triton import Golden
 from tests.triton.artifacts import Affine, Scorer, tensor
 
@@ -537,3 +538,37 @@ def test_independent_rows_have_no_rolled_golden(optimum: int) -> None:
     np.testing.assert_array_equal(
         goldens["p0-row"].inputs["x"], unrolled.inputs["x"][:1]
     )
+
+
+class Cached(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.jit.Attribute(None, int | None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.scale is None:
+            self.scale = x.size(0)
+        scale = self.scale
+        assert scale is not None
+        return x * scale
+
+
+class Caching(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Cached()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) + 1
+
+
+def test_goldens_are_those_of_a_module_that_was_just_loaded() -> None:
+    """Every golden had the value of the first golden's size. The endpoint has that of its own."""
+    scripted = torch.jit.script(Caching())
+    recorded = stages.record(stages.lower(stages.Loaded(spec(X), scripted)))
+    (warning,) = recorded.warnings
+    assert warning.startswith("forward keeps 'inner.scale', which it sets from sizes")
+    assert "test_recording.py" in warning
+    for golden in recorded.goldens:
+        x = golden.inputs["x"]
+        np.testing.assert_allclose(golden.outputs["output"], x * len(x) + 1)
