@@ -207,6 +207,36 @@ class BranchInLoop(nn.Module):
         return y
 
 
+class NoneBefore(nn.Module):
+    """Only the first iteration reads None: it runs before the loop."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        previous: Tensor | None = None
+        rows: list[Tensor] = []
+        for i in range(x.shape[0]):
+            row = x[i] * i
+            if previous is not None:
+                row = row + previous * 0.5
+            previous = row
+            rows.append(row)
+        assert previous is not None
+        return torch.stack(rows), previous
+
+
+class PairBefore(nn.Module):
+    """The tuple is read in a branch on None inside another one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        pair: tuple[Tensor, Tensor] | None = None
+        x = x.relu()
+        for i in range(x.size(0)):
+            if pair is not None:
+                pair = (pair[0] + x[i], pair[1])
+            pair = (x[i], x[i] * 2) if pair is None else (pair[0], pair[1] * 0.5)
+        assert pair is not None
+        return pair[0] * pair[1]
+
+
 class WhileBelowSize(nn.Module):
     """Only the condition of the first iteration is known at build time.
 
@@ -227,7 +257,15 @@ def rows(*counts: int) -> list[tuple[Tensor, ...]]:
 
 
 @pytest.mark.parametrize(
-    "module", [Counted(), Number2(), BranchInLoop(), WhileBelowSize()]
+    "module",
+    [
+        Counted(),
+        Number2(),
+        BranchInLoop(),
+        NoneBefore(),
+        PairBefore(),
+        WhileBelowSize(),
+    ],
 )
 def test_loop_over_dynamic_axis(module: nn.Module) -> None:
     if isinstance(module, WhileBelowSize) and not capabilities.current().strongly_typed:
@@ -713,7 +751,7 @@ def returned_by_loop(x: Tensor) -> Tensor:
 
 def none_before_loop(x: Tensor) -> Tensor:
     best: Tensor | None = None
-    for i in range(x.size(0)):
+    for i in range(x.size(0) - 3):  # there may be no iteration
         best = x[i] if best is None else torch.maximum(best, x[i])
     assert best is not None
     return best

@@ -160,6 +160,14 @@ def none_in_loop(x):
     return x if scale is None else x - scale
 
 
+def none_before_loop(x):
+    before: Optional[torch.Tensor] = None  # noqa: UP045
+    for i in range(x.size(0)):
+        y = x * i
+        before = y if before is None else before + y
+    return before
+
+
 def empty_update(x):
     losses = {"sum": x * 2}
     more: Dict[str, torch.Tensor] = {}  # noqa: UP006
@@ -698,6 +706,28 @@ CASES = (
         (_X,),
         ("Tensor?", "aten::__is__"),
         ("prim::Loop", "aten::mul"),
+    ),
+    Case(
+        "fold-none-in-loops",
+        none_before_loop,
+        (_X,),
+        ("aten::__is__",),
+        ("prim::Loop", "aten::sub"),
+        context=Context(
+            specs=(TensorSpec("float32", ("n", 4), dims={"n": (1, 3, 8)}),)
+        ),
+        name="only before",
+    ),
+    Case(
+        "fold-none-in-loops",
+        none_before_loop,
+        (_X,),
+        (),
+        ("prim::Loop", "aten::__is__"),
+        context=Context(
+            specs=(TensorSpec("float32", ("n", 4), dims={"n": (0, 3, 8)}),)
+        ),
+        name="no iteration",
     ),
     Case(
         "remove-empty-updates", empty_update, (_X,), ("aten::update",), ("aten::mul",)

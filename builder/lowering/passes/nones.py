@@ -6,6 +6,7 @@ from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
 from builder.lowering.folding import propagate_constants
 from builder.lowering.passes import Context, lowering_pass
+from builder.lowering.passes.peel import peel
 
 _IDENTITIES = ("aten::__is__", "aten::__isnot__")
 
@@ -13,7 +14,9 @@ _IDENTITIES = ("aten::__is__", "aten::__isnot__")
 @lowering_pass("fold-none-in-loops", touches=("prim::Loop",))
 def fold_none_in_loops(graph: Graph, context: Context) -> None:
     """Replace what a loop carries by None, if it is None before the loop and each iteration that
-    starts with None ends with None: then comparisons with None in the loop are constants.
+    starts with None ends with None: then comparisons with None in the loop are constants. If each
+    iteration sets it, move the first iteration before the loop, where the sizes of the inputs
+    ensure that there is one.
     """
     changed = False
     for loop in ir.nodes_of(graph, "prim::Loop"):
@@ -39,6 +42,7 @@ def fold_none_in_loops(graph: Graph, context: Context) -> None:
     while changed:
         propagate_constants(graph)
         changed = ir.read_tuples(graph)  # an element may be None
+    peel(graph, context)
 
 
 @lowering_pass("remove-empty-updates", touches=("aten::update",))

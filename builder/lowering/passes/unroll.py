@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from builder.graph_types import Graph, Node
+from collections.abc import Sequence
+
+from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
 from builder.lowering.folding import (
     eliminate_dead_code,
@@ -62,28 +64,33 @@ def _inside(node: Node, loop: Node) -> bool:
 
 def unroll(graph: Graph, node: Node, count: int) -> None:
     """Replace a loop by one copy of its body for each iteration."""
-    body = ir.first_block(node)
-    counter, *params = body.inputs()
     carried = ir.inputs(node)[2:]
     for iteration in range(count):
-        values = {counter.unique(): ir.insert_constant(graph, iteration, node)}
-        values |= {
-            param.unique(): value for param, value in zip(params, carried, strict=True)
-        }
-        for child in body.nodes():
-            copy = graph.createClone(
-                child, lambda value, values=values: values.get(value.unique(), value)
-            )
-            copy.insertBefore(node)
-            _locate(copy, child, node)
-            values |= {
-                old.unique(): new
-                for old, new in zip(child.outputs(), copy.outputs(), strict=True)
-            }
-        carried = [
-            values.get(value.unique(), value) for value in list(body.outputs())[1:]
-        ]
+        counter = ir.insert_constant(graph, iteration, node)
+        _, *carried = copy_body(graph, node, counter, carried)
     ir.replace(node, carried)
+
+
+def copy_body(
+    graph: Graph, loop: Node, counter: Value, carried: Sequence[Value]
+) -> list[Value]:
+    """Copy the body of a loop before the loop, with these values of its counter and of what it
+    carries. Returns its results: whether the loop continues, and what it carries then.
+    """
+    body = ir.first_block(loop)
+    pairs = zip(body.inputs(), (counter, *carried), strict=True)
+    values = {parameter.unique(): value for parameter, value in pairs}
+    for child in body.nodes():
+        copy = graph.createClone(
+            child, lambda value, values=values: values.get(value.unique(), value)
+        )
+        copy.insertBefore(loop)
+        _locate(copy, child, loop)
+        values |= {
+            old.unique(): new
+            for old, new in zip(child.outputs(), copy.outputs(), strict=True)
+        }
+    return [values.get(value.unique(), value) for value in body.outputs()]
 
 
 def _locate(copy: Node, child: Node, loop: Node) -> None:
