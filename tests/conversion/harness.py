@@ -44,6 +44,8 @@ LACKS = (
     " has no bfloat16",
     "computes floors and remainders of half tensors incorrectly",
     "has a loop of unknown length and a branch",
+    "carries a value that no iteration reads",
+    "depends on the result of another branch",
 )
 """Reasons of refusals for which a test is skipped."""
 

@@ -14,14 +14,16 @@ from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar, of_lengths
 from builder.conversion.evaluators.creation import filled
 from builder.conversion.facts import is_tensor
-from builder.conversion.layers import copy_facts
+from builder.conversion.layers import copy_facts, inputs_of
 from builder.conversion.lists import TensorList
 from builder.conversion.registry import evaluator
 from builder.conversion.scalars import unknown, vector
+from builder.conversion.sizes import kind_of
 from builder.conversion.values import UNSET, Operand, Scalar
 from builder.conversion.walker import MISSING
 from builder.engine import ITensor, tensorrt8
 from builder.graph_types import Block, Node
+from builder.reachable import reachable
 
 
 @evaluator("prim::If")
@@ -133,8 +135,10 @@ def _conditional(
     layers.
     """
     ctx.add_control_flow("CONDITIONAL")
+    flag = nested.as_flag(ctx, condition)
+    _check_unchained(ctx, flag)
     conditional = ctx.net.add_if_conditional()
-    conditional.set_condition(nested.as_flag(ctx, condition))
+    conditional.set_condition(flag)
     results = []
     outside = [name for block in blocks for name in nested.read_outside(block)]
     with _entering(ctx, outside, _gate(ctx, conditional)):
@@ -154,6 +158,26 @@ def _conditional(
         )
         for yes, no, value in merged
     ]
+
+
+def _check_unchained(ctx: ConversionContext, flag: ITensor) -> None:
+    """Raise Unconvertible if a condition depends on the output of a conditional, and TensorRT
+    computes such networks incorrectly.
+    """
+    if ctx.capabilities.takes("CONDITIONAL.CHAINED", "FLOAT"):
+        return
+    tensors = {flag.name: flag}
+
+    def sources(name: str) -> list[str]:
+        layer = ctx.producer(tensors[name])
+        inputs = {tensor.name: tensor for tensor in inputs_of(layer)} if layer else {}
+        tensors.update(inputs)
+        return list(inputs)
+
+    for name in reachable([flag.name], sources):
+        layer = ctx.producer(tensors[name])
+        if layer is not None and kind_of(layer) == "CONDITIONAL_OUTPUT":
+            raise Unconvertible(tensorrt8.CHAINED_BRANCHES, tensorrt8.NEWER)
 
 
 def _gate(ctx: ConversionContext, conditional: Any) -> Callable[[Any], Any]:

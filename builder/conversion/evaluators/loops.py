@@ -16,7 +16,7 @@ from builder.conversion.converters.sequences import scalar_tensor, value_of_each
 from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.evaluators.branches import zeros_for_unset
 from builder.conversion.facts import is_tensor
-from builder.conversion.layers import computed_in, copy_facts
+from builder.conversion.layers import computed_in, copy_facts, inputs_of
 from builder.conversion.lists import TensorList, cat
 from builder.conversion.registry import evaluator
 from builder.conversion.values import UNSET, Scalar, Tensor
@@ -157,6 +157,7 @@ def _looped(
     """An ILoop; the iteration number and each carried value that changes are recurrences."""
     nested.values_outside(ctx, nested.read_outside(body))
     ctx.add_control_flow("LOOP")
+    first = ctx.net.num_layers
     layer = ctx.net.add_loop()
     _limit(ctx, layer, trip_count)
     inputs, outputs = list(body.inputs()), list(body.outputs())
@@ -176,6 +177,7 @@ def _looped(
     if while_condition is not None:
         while_condition.set_input(1, nested.as_flag(ctx, continues))
     _follow(ctx, state, following)
+    _check_read(ctx, state, first)
     return [item.last() for item in state]
 
 
@@ -185,6 +187,19 @@ def _follow(ctx: ConversionContext, state: list[Any], following: list[Any]) -> N
         item.follow(value)
     if _swaps(state) and not ctx.capabilities.takes("RECURRENCE.SWAPPED", "FLOAT"):
         raise Unconvertible(tensorrt8.SWAP_IN_LOOP, tensorrt8.NEWER_OR_FIXED)
+
+
+def _check_read(ctx: ConversionContext, state: list[Any], first: int) -> None:
+    """Raise Unconvertible if no layer from `first` on, which are those of the loop, reads one of
+    the recurrences, and TensorRT computes such loops incorrectly.
+    """
+    if ctx.capabilities.takes("RECURRENCE.UNREAD", "FLOAT"):
+        return
+    layers = map(ctx.net.get_layer, range(first, ctx.net.num_layers))
+    read = {tensor.name for layer in layers for tensor in inputs_of(layer)}
+    carried = (getattr(item, "recurrence", None) for item in state)
+    if any(layer and layer.get_output(0).name not in read for layer in carried):
+        raise Unconvertible(tensorrt8.UNREAD_IN_LOOP, tensorrt8.NEWER_OR_FIXED)
 
 
 def _swaps(state: list[Any]) -> bool:

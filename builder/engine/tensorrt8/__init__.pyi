@@ -5,8 +5,11 @@ from .network import set_output_dtype as set_output_dtype
 from .network import typed as typed
 from .refused import BRANCH_AND_LOOP as BRANCH_AND_LOOP
 from .refused import BRANCH_OF_SIZES as BRANCH_OF_SIZES
+from .refused import CHAINED_BRANCHES as CHAINED_BRANCHES
+from .refused import NEWER as NEWER
 from .refused import NEWER_OR_BOTH as NEWER_OR_BOTH
 from .refused import NEWER_OR_FIXED as NEWER_OR_FIXED
 from .refused import PADS_IN_LOOP as PADS_IN_LOOP
 from .refused import SWAP_IN_LOOP as SWAP_IN_LOOP
+from .refused import UNREAD_IN_LOOP as UNREAD_IN_LOOP
 from .refused import WRITES_IN_LOOP as WRITES_IN_LOOP

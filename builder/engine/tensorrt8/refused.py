@@ -31,6 +31,11 @@ REFUSED: dict[str, frozenset[str]] = {
     # `if ...: break` ends a loop late, and a loop without iterations changes values
     "CONDITIONAL.WITH_LOOP": ALL,
     "RECURRENCE.SWAPPED": ALL,  # `a, b = b, a` in a loop gives other values
+    # `a = a / 2; c = a + 1`, where no iteration reads c: its last value is that of another
+    # iteration, or the builder crashes
+    "RECURRENCE.UNREAD": ALL,
+    # a branch whose condition depends on the result of a branch takes the wrong block
+    "CONDITIONAL.CHAINED": ALL,
     # "conditionally dependent shape tensors not supported"
     "CONDITIONAL.SIZES": WHOLE,
     # "No support for kREFLECT, kFILL, kCLAMP slice mode with Myelin", which compiles the bodies of
@@ -73,10 +78,19 @@ SWAP_IN_LOOP = (
     "a loop of unknown length exchanges carried values: TensorRT 8.6 computes such loops"
     " incorrectly"
 )
+UNREAD_IN_LOOP = (
+    "a loop of unknown length carries a value that no iteration reads: TensorRT 8.6 computes such"
+    " loops incorrectly"
+)
+CHAINED_BRANCHES = (
+    "the condition of a branch depends on the result of another branch: TensorRT 8.6 computes such"
+    " networks incorrectly"
+)
 BRANCH_OF_SIZES = (
     "TensorRT 8.6 cannot build a branch that selects a number computed from sizes (by"
     " {})"
 )
+NEWER = "use TensorRT 10 or newer"
 NEWER_OR_FIXED = "use TensorRT 10 or newer, or give the loop a fixed trip count"
 """The fix if the body of a loop is refused."""
 NEWER_OR_BOTH = (
