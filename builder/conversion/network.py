@@ -14,6 +14,7 @@ from builder.conversion.precision import Policy
 from builder.conversion.registry import CONVERTERS, EVALUATORS, NO_SCHEMA, key_of_node
 from builder.conversion.sizes import propagate_sizes
 from builder.conversion.walker import MISSING, MissingInput, Refusal, output_name
+from builder.engine import ITensor
 from builder.errors import ConversionError, UnsupportedOperator
 from builder.graph_types import Node
 from builder.lowering import Containers, path_of, source_location, source_range
@@ -38,6 +39,7 @@ class NetworkBackend(operators.Operators):
         super().__init__(ctx, policy or Policy())
         self.names = names or LayerNames()
         self.unsupported: list[UnsupportedOperator] = []
+        self._value_names: set[str] = set()
 
     def layer_name(self, node: Node) -> str:
         """The name from `names`."""
@@ -70,7 +72,7 @@ class NetworkBackend(operators.Operators):
         """
         for value, result in zip(node.outputs(), results, strict=True):
             if is_tensor(result) and result.name.startswith("(Unnamed"):
-                self.ctx.rename(result, f"%{value.debugName()}")
+                self._name_value(result, f"%{value.debugName()}")
         last = self.ctx.net.num_layers
         if first == last:
             return
@@ -84,6 +86,14 @@ class NetworkBackend(operators.Operators):
             self._name(layer, stem if index == first else f"{stem}.{index - first}")
             if hasattr(layer, "metadata"):
                 layer.metadata = source[:MOST_METADATA]
+
+    def _name_value(self, result: ITensor, name: str) -> None:
+        """Name a tensor unless another one has the name, as in an unrolled loop. TensorRT 8.6
+        refuses a network with two tensors of one name.
+        """
+        if name not in self._value_names:
+            self._value_names.add(name)
+            self.ctx.rename(result, name)
 
     def _name(self, layer: Any, name: str) -> None:
         """Name a layer and its unnamed tensors, which TensorRT would otherwise rename with the

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import builder
+from builder.conversion.context import ConversionContext
 from builder.conversion.sizes import kind_of
 from builder.engine import capabilities
 from builder.errors import EngineError, UnsupportedOperators
@@ -900,3 +901,25 @@ def times_numbers(x: Tensor) -> Tensor:
 def test_unset_list_is_that_of_the_other_block() -> None:
     more = [(-torch.ones(3),), (torch.arange(3.0) + 3,)]
     check(torch.jit.script(times_numbers), torch.ones(3), more=more)
+
+
+def values_of_a_dictionary(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    parts = {"x": x, "y": y}
+    total = x * y
+    for part in parts.values():
+        total = total - part
+    return total.relu(), (parts["x"] + parts["y"]).flip([0])
+
+
+def test_iterations_have_distinct_tensor_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorRT 8.6 did not build a network with two tensors of one name."""
+    names, rename = [], ConversionContext.rename
+
+    def record(ctx: ConversionContext, tensor: Any, name: str) -> None:
+        names.append(name)
+        rename(ctx, tensor, name)
+
+    monkeypatch.setattr(ConversionContext, "rename", record)
+    spec = builder.TensorSpec("float32", ("n", 3), {"n": (1, 2, 4)})
+    builder.convert(torch.jit.script(values_of_a_dictionary), [spec, spec])
+    assert len(names) == len(set(names))
