@@ -20,8 +20,15 @@ import torch
 
 import builder
 from builder.conversion import dtypes
+from builder.conversion.layers import inputs_of
 from builder.conversion.sizes import kind_of
-from builder.engine import BuildOptions, capabilities, flavor
+from builder.engine import (
+    BuildOptions,
+    capabilities,
+    flavor,
+    layer_type,
+    typed_layers,
+)
 from tests.conversion import compiling, old
 from tests.torchscript.saving import saved, traced
 
@@ -147,6 +154,7 @@ def check(
             atol,
         )
     assert capabilities.current().strongly_typed or not old.refused(conversion.network)
+    assert not unfinished_outputs(conversion.network)
     if compile and compiling.should_compile(conversion.network):
         plan = builder.build_engine(conversion, QUICK)
         assert len(plan) > 1000
@@ -160,6 +168,28 @@ def layer_kinds(conversion: builder.Conversion) -> Counter[str]:
     """The network's layers by type."""
     network = conversion.network
     return Counter(kind_of(network.get_layer(i)) for i in range(network.num_layers))
+
+
+def unfinished_outputs(network: Any) -> list[str]:
+    """The outputs of a network that read a tensor of a conditional or a loop without its output
+    layer. TensorRT documents no value for them.
+    """
+    scopes: dict[str, frozenset[str]] = {}
+    for layer in typed_layers(network):
+        kind = layer_type(layer)
+        around = frozenset[str]().union(
+            *(scopes.get(tensor.name, ()) for tensor in inputs_of(layer))
+        )
+        if kind in ("CONDITIONAL_INPUT", "CONDITIONAL_OUTPUT"):
+            own = {f"if {layer.conditional.name}"}
+            around = around | own if kind == "CONDITIONAL_INPUT" else around - own
+        elif kind in ("RECURRENCE", "ITERATOR", "LOOP_OUTPUT"):
+            own = {f"loop {layer.loop.name}"}
+            around = around - own if kind == "LOOP_OUTPUT" else around | own
+        for number in range(layer.num_outputs):
+            scopes[layer.get_output(number).name] = around
+    names = (network.get_output(index).name for index in range(network.num_outputs))
+    return [name for name in names if scopes.get(name)]
 
 
 def _truth(

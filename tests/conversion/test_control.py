@@ -923,3 +923,18 @@ def test_iterations_have_distinct_tensor_names(monkeypatch: pytest.MonkeyPatch) 
     spec = builder.TensorSpec("float32", ("n", 3), {"n": (1, 2, 4)})
     builder.convert(torch.jit.script(values_of_a_dictionary), [spec, spec])
     assert len(names) == len(set(names))
+
+
+def list_beside_a_branch(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    parts = [x]
+    if bool(x.sum() > 0):
+        parts = parts[:2]
+        y = (y * 2).cumsum(0)
+    else:
+        y = y.cumsum(0)
+    return y, torch.stack(parts).mean(0)
+
+
+def test_list_that_a_branch_passes_on_has_the_tensors_outside() -> None:
+    """`stack` read the input layer of the conditional."""
+    check(torch.jit.script(list_beside_a_branch), torch.randn(2, 3), torch.randn(2, 3))

@@ -18,7 +18,12 @@ from builder import TensorSpec
 from builder.engine import Engine
 from builder.errors import LoweringError, TrtBuildError
 from builder.pipeline.execution import TORCH_DEFECT
-from tests.conversion.harness import ENGINE_SLACK, QUICK, carried
+from tests.conversion.harness import (
+    ENGINE_SLACK,
+    QUICK,
+    carried,
+    unfinished_outputs,
+)
 from tests.torchscript.saving import saved
 
 _DIMS = {"n": (1, 4, 8)}
@@ -160,6 +165,7 @@ def _checked(
     ]
     for inputs, target in targets:
         _compare("network", builder.reference.run(conversion, inputs), target)
+    assert not unfinished_outputs(conversion.network), "a value leaves its branch"
     return (
         _on_engine(conversion, targets) if engine else Outcome("equal", network="equal")
     )

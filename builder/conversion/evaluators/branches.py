@@ -141,23 +141,17 @@ def _conditional(
     conditional.set_condition(flag)
     results = []
     outside = [name for block in blocks for name in nested.read_outside(block)]
-    with _entering(ctx, outside, _gate(ctx, conditional)):
+    with _entering(ctx, outside, _gate(ctx, conditional)) as outside_of:
         for block in blocks:
             results.append(ctx.walker.walk(block))
     if any(value is MISSING for values in results for value in values):
         # The operators inside are already reported.
         return [MISSING] * node.outputsSize()
-    merged = zip(*results, node.outputs(), strict=True)
-    return [
-        _merge(
-            ctx,
-            conditional,
-            yes,
-            no,
-            nested.named(value.debugName(), "one of its values"),
-        )
-        for yes, no, value in merged
-    ]
+    merged = []
+    for yes, no, value in zip(*results, node.outputs(), strict=True):
+        described = nested.named(value.debugName(), "one of its values")
+        merged.append(_merge(ctx, conditional, yes, no, described))
+    return [outside_of(value) for value in merged]
 
 
 def _check_unchained(ctx: ConversionContext, flag: ITensor) -> None:
@@ -301,30 +295,41 @@ def _merge_numbers(
 @contextmanager
 def _entering(
     ctx: ConversionContext, names: Sequence[str], enter: Callable[[Any], Any]
-) -> Iterator[None]:
+) -> Iterator[Callable[[Any], Any]]:
     """Inside the block, every tensor among the named values is replaced by `enter(tensor)`,
-    including lists and sizes.
+    including lists and sizes. The context manager returns the opposite function: a list that both
+    blocks pass on has the tensors outside again.
     """
     outside = nested.values_outside(ctx, names)
     entered: dict[str, Any] = {}
+    origins: dict[str, Any] = {}
 
-    def inside(value: object) -> Any:
-        if isinstance(value, list):
-            return [inside(element) for element in value]
-        if isinstance(value, TensorList):
-            return TensorList(
-                inside(value.front), inside(value.rows), inside(value.count)
-            )
-        if isinstance(value, DynamicScalar):
-            return DynamicScalar(ctx, inside(value.tensor), value.expr, value.dtype)
-        if not is_tensor(value):
-            return value
-        if value.name not in entered:
-            entered[value.name] = enter(value)
-        return entered[value.name]
+    def inside(tensor: ITensor) -> Any:
+        if tensor.name not in entered:
+            entered[tensor.name] = enter(tensor)
+            origins[entered[tensor.name].name] = tensor
+        return entered[tensor.name]
 
-    ctx.values.update({name: inside(value) for name, value in outside.items()})
+    def outside_of(tensor: ITensor) -> Any:
+        return origins.get(tensor.name, tensor)
+
+    ctx.values.update(
+        {name: _changed(ctx, value, inside) for name, value in outside.items()}
+    )
     try:
-        yield
+        yield lambda value: _changed(ctx, value, outside_of)
     finally:
         ctx.values.update(outside)
+
+
+def _changed(ctx: ConversionContext, value: Any, change: Callable[[Any], Any]) -> Any:
+    """The value with `change(tensor)` for every tensor, also those of lists and sizes."""
+    if isinstance(value, list):
+        return [_changed(ctx, element, change) for element in value]
+    if isinstance(value, TensorList):
+        parts = (value.front, value.rows, value.count)
+        return TensorList(*(_changed(ctx, part, change) for part in parts))
+    if isinstance(value, DynamicScalar):
+        tensor = _changed(ctx, value.tensor, change)
+        return DynamicScalar(ctx, tensor, value.expr, value.dtype)
+    return change(value) if is_tensor(value) else value
