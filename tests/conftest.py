@@ -14,6 +14,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import hypothesis
 import pytest
 
 from tests.sources import remember_source_lines
@@ -22,6 +23,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # a background job ignores it, and so would our children
 signal.signal(signal.SIGINT, signal.default_int_handler)
 remember_source_lines()
+# a loaded machine exceeds any limit on the time of an example
+hypothesis.settings.register_profile("no-deadline", deadline=None)
+hypothesis.settings.load_profile("no-deadline")
 # builds wait for each other over a lock in the cache
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ["TRT_BUILD_CACHE"] = f"/tmp/trt-build-cache-{worker}"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builder.errors import UsageError
@@ -143,7 +143,6 @@ PLAIN = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from(["inputs", "precision", "keep_fp32", "dims"]), PLAIN, min_size=1

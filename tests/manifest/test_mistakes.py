@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from builder.errors import ManifestError
@@ -486,7 +486,6 @@ def test_mistakes_of_all_manifests_are_reported_together(tmp_path: Path) -> None
         max_leaves=20,
     )
 )
-@settings(deadline=None)  # a loaded machine is slow to write files
 @example({"inputs": [{"name": []}], "state": [{"input": {}, "output": []}]})
 def test_arbitrary_documents_never_crash_the_checks(
     tmp_path_factory: pytest.TempPathFactory, data: object
