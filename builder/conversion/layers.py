@@ -33,12 +33,6 @@ def copy_facts(ctx: ConversionContext, source: ITensor, target: ITensor) -> ITen
     return ctx.copy_sizes(source, target)
 
 
-def inputs_of(layer: Any) -> list[ITensor]:
-    """The input tensors of a layer, without the optional ones that are not set."""
-    inputs = map(layer.get_input, range(layer.num_inputs))
-    return [tensor for tensor in inputs if tensor is not None]
-
-
 def gathered(ctx: ConversionContext, x: ITensor, index: Tensor, axis: int) -> ITensor:
     """The values of x at `index` (of any rank, none negative) along an axis: one IGatherLayer."""
     index = as_index(ctx, index)

@@ -127,15 +127,16 @@ def _converted(
     if converter.is_users:
         extension.check_node(converter.schema, node, converter.build)
     bound = bind(ctx, converter, values)
-    dtype = precision.computed(ctx, policy, converter.operator, name, bound)
-    chosen = policy.leaves_to_tensorrt(converter.operator, name)
+    operator = converter.operator
+    dtype = precision.computed(ctx, policy, operator, name, bound)
+    chosen = policy.leaves_to_tensorrt(operator, name)
     joins_mask = chosen and precision.joins_mask(ctx, node, values, policy)
     if joins_mask or (policy.masks and dtype is not None and dtype == policy.half):
         bound = bind(ctx, converter, precision.limit_masks(ctx, node, values, policy))
     if dtype is not None:
         precision.apply(ctx, bound, dtype)
     _check_supported(ctx, converter, bound)
-    first, operator = ctx.net.num_layers, converter.operator
+    first = ctx.net.num_layers
     is_beyond_half = chosen and (
         precision.overflows(ctx, operator, bound, torch.float16)
         or (precision.touches_mask(node, policy) and not joins_mask)

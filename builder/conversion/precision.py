@@ -303,7 +303,7 @@ def limit_masks(
     names = [value.debugName() for value in node.inputs()]
     results = [
         limited(ctx, value, typed=policy.typed)
-        if name in policy.masks and is_tensor(value) and _is(value, torch.float32)
+        if name in policy.masks and _is_float32(value)
         else value
         for name, value in zip(names, values, strict=True)
     ]
@@ -320,9 +320,13 @@ def joins_mask(
     masks = [
         name in policy.masks
         for name, value in zip(names, values, strict=True)
-        if is_tensor(value) and _is(value, torch.float32)
+        if _is_float32(value)
     ]
     return any(masks) and not all(masks)
+
+
+def _is_float32(value: object) -> bool:
+    return is_tensor(value) and _is(value, torch.float32)
 
 
 def touches_mask(node: Node, policy: Policy) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from builder.conversion.dynamic import DynamicScalar, Size, of_lengths
-from builder.conversion.sizes import kind_of
+from builder.conversion.sizes import inputs_of, kind_of
 from builder.engine import INetworkDefinition, ITensor
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def from_data(ctx: Lengths, sizes: Sequence[Size]) -> bool:
     visited = dict[str, Any]()
     while tensors:
         tensor = tensors.pop()
-        if tensor is None or tensor.name in visited or ctx.facts(tensor).sized:
+        if tensor.name in visited or ctx.facts(tensor).sized:
             continue
         visited[tensor.name] = ctx.facts(tensor)
         layer = ctx.producer(tensor)
@@ -44,7 +44,7 @@ def from_data(ctx: Lengths, sizes: Sequence[Size]) -> bool:
             if layer is not None or not _could_decide(tensor):
                 return True
         elif kind_of(layer) != "SHAPE":
-            tensors += [layer.get_input(index) for index in range(layer.num_inputs)]
+            tensors += inputs_of(layer)
     for facts in visited.values():
         facts.sized = True
     return False

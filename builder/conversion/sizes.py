@@ -26,6 +26,12 @@ def kind_of(layer: ILayer) -> str:
     return str(trt.ILayer.type.__get__(layer).name)
 
 
+def inputs_of(layer: Any) -> list[ITensor]:
+    """The input tensors of a layer, without the optional ones that are not set."""
+    inputs = map(layer.get_input, range(layer.num_inputs))
+    return [tensor for tensor in inputs if tensor is not None]
+
+
 def propagate_sizes(ctx: ConversionContext, layer: Any) -> None:
     """Record which dynamic axes of the layer's outputs equal axes of its inputs. Recorded axes are
     kept.
@@ -63,8 +69,7 @@ def _broadcast(ctx: ConversionContext, layer: Any, output: ITensor, axis: int) -
     """The size that all inputs share, or one that is certainly above 1, which the others then
     equal.
     """
-    inputs = (layer.get_input(i) for i in range(layer.num_inputs))
-    longer = [tensor for tensor in inputs if tensor.shape[axis] != 1]
+    longer = [tensor for tensor in inputs_of(layer) if tensor.shape[axis] != 1]
     sizes = list(dict.fromkeys(ctx.expr(tensor, axis) for tensor in longer))
     if len(sizes) > 1:
         sizes = [size for size in sizes if _more_than_one(ctx, size)][:1]

@@ -108,23 +108,26 @@ def is_cache(graph: Graph, read: Node, source: object, writes: list[Node]) -> bo
     return _is_plain_in_file(read, source) and all(
         _decides_itself(write)
         and _depends_on_input(write.inputsAt(1))
-        and not _depends_on_data(write.inputsAt(1), _known(write), every_write)
+        and not _depends_on_data(write, every_write)
         for write in writes
     )
 
 
-def _known(write: Node) -> set[int]:
-    """The conditions that are constant where a write runs, by `Value.unique`."""
-    return {guard.inputsAt(0).unique() for guard in _guards(write)}
-
-
-def _guards(write: Node) -> Iterator[Node]:
+def _guards(write: Node) -> list[Node]:
     """The ifs that a write is in."""
-    owner = write.owningBlock().owningNode()
+    return [owner for owner in _owners(write.owningBlock()) if _is_if(owner)]
+
+
+def _owners(block: Block) -> Iterator[Node]:
+    """The ifs and loops that a block is in, from the inside."""
+    owner = block.owningNode()
     while owner is not None:
-        if owner.kind() == "prim::If":
-            yield owner
+        yield owner
         owner = owner.owningBlock().owningNode()
+
+
+def _is_if(node: Node) -> bool:
+    return node.kind() == "prim::If"
 
 
 def _is_plain_in_file(read: Node, source: object) -> bool:
@@ -146,18 +149,10 @@ def _decides_itself(write: Node) -> bool:
     for guard in _guards(write):
         inside = [node for block in ir.blocks_of(guard) for node in ir.walk(block)]
         keys = {_key(node) for node in inside if node.kind() == WRITE}
-        if keys & _read_keys(guard.inputsAt(0), set()):
+        sources = (value.node() for value in reachable([guard.inputsAt(0)], _origins))
+        if any(node.kind() == READ and _key(node) in keys for node in sources):
             return True
     return False
-
-
-def _read_keys(value: Value, seen: set[int]) -> set[tuple[str, str]]:
-    """The attributes that a value is computed from."""
-    if value.unique() in seen:
-        return set()
-    seen.add(value.unique())
-    keys = {_key(value.node())} if value.node().kind() == READ else set()
-    return keys.union(*(_read_keys(origin, seen) for origin in _origins(value)))
 
 
 def _is_none_in_file(read: Node, source: object) -> bool:
@@ -210,22 +205,24 @@ class _Writes:
                     yield from _conditions(node.owningBlock())
 
 
-def _depends_on_data(value: Value, seen: set[int], writes: _Writes) -> bool:
-    """Whether a value is random, or may depend on the data of an input, or on an attribute that is
-    written. Sizes are no data.
+def _depends_on_data(write: Node, writes: _Writes) -> bool:
+    """Whether the value of a write is random, or may depend on the data of an input, or on an
+    attribute that is written. Sizes are no data, and the conditions of the write are constant.
     """
-    if value.unique() in seen:
-        return False
-    seen.add(value.unique())
-    node = value.node()
-    if _is_varying(value):
-        return True
-    if node.kind() in _SIZES and value.type().kind() != "TensorType":
-        return False
-    if node.kind() == READ and _key(node) in writes.attributes:
-        return True
-    sources = (*_origins(value), *writes.origins(value))
-    return any(_depends_on_data(origin, seen, writes) for origin in sources)
+    conditions = {guard.inputsAt(0).unique() for guard in _guards(write)}
+
+    def sources(value: Value) -> list[Value]:
+        is_size = value.node().kind() in _SIZES
+        if is_size and value.type().kind() != "TensorType":
+            return []
+        origins = (*_origins(value), *writes.origins(value))
+        return [origin for origin in origins if origin.unique() not in conditions]
+
+    return any(
+        _is_varying(value)
+        or (value.node().kind() == READ and _key(value.node()) in writes.attributes)
+        for value in reachable([write.inputsAt(1)], sources)
+    )
 
 
 def _depends_on_input(value: Value) -> bool:
@@ -277,7 +274,5 @@ def _reads_element(user: Node) -> bool:
 
 def _conditions(block: Block) -> Iterator[Value]:
     """The values that decide whether, and how often, a block runs."""
-    owner = block.owningNode()
-    while owner is not None:
-        yield from ir.inputs(owner)[: 1 if owner.kind() == "prim::If" else 2]
-        owner = owner.owningBlock().owningNode()
+    for owner in _owners(block):
+        yield from ir.inputs(owner)[: 1 if _is_if(owner) else 2]

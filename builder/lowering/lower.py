@@ -80,17 +80,16 @@ def lower(
         keep=frozenset(keep),
         precision=precision,
     )
-    records = [*steps.records]
-    if stop_after != LOWER_GRAPH:
-        records += run_passes(
-            graph,
-            context,
-            stop_after=stop_after,
-            keep_text=keep_text,
-            paranoid=_paranoid(paranoid, specs),
-            start=steps.snapshot,
-        )
-    lowered = _lowered(module_or_graph, graph, context, tuple(records))
+    records = run_passes(
+        graph,
+        context,
+        stop_after=stop_after,
+        keep_text=keep_text,
+        paranoid=_paranoid(paranoid, specs),
+        start=steps.snapshot,
+    )
+    trace = (*steps.records, *records)
+    lowered = _lowered(module_or_graph, graph, context, trace)
     return replace(lowered, cached_attributes=steps.cached_attributes)
 
 

@@ -20,8 +20,7 @@ import torch
 
 import builder
 from builder.conversion import dtypes
-from builder.conversion.layers import inputs_of
-from builder.conversion.sizes import kind_of
+from builder.conversion.sizes import inputs_of, kind_of
 from builder.engine import (
     BuildOptions,
     capabilities,

@@ -14,11 +14,11 @@ from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar, of_lengths
 from builder.conversion.evaluators.creation import filled
 from builder.conversion.facts import is_tensor
-from builder.conversion.layers import copy_facts, inputs_of
+from builder.conversion.layers import copy_facts
 from builder.conversion.lists import TensorList
 from builder.conversion.registry import evaluator
 from builder.conversion.scalars import unknown, vector
-from builder.conversion.sizes import kind_of
+from builder.conversion.sizes import inputs_of, kind_of
 from builder.conversion.values import UNSET, Operand, Scalar
 from builder.conversion.walker import MISSING
 from builder.engine import ITensor, tensorrt8

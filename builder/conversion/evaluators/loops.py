@@ -16,9 +16,10 @@ from builder.conversion.converters.sequences import scalar_tensor, value_of_each
 from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.evaluators.branches import zeros_for_unset
 from builder.conversion.facts import is_tensor
-from builder.conversion.layers import computed_in, copy_facts, inputs_of
+from builder.conversion.layers import computed_in, copy_facts
 from builder.conversion.lists import TensorList, cat
 from builder.conversion.registry import evaluator
+from builder.conversion.sizes import inputs_of
 from builder.conversion.values import UNSET, Scalar, Tensor
 from builder.conversion.walker import MISSING
 from builder.engine import ITensor, tensorrt8, trt
@@ -176,23 +177,18 @@ def _looped(
         return [MISSING] * node.outputsSize()
     if while_condition is not None:
         while_condition.set_input(1, nested.as_flag(ctx, continues))
-    _follow(ctx, state, following)
-    _check_read(ctx, state, first)
+    for item, value in zip(state, following, strict=True):
+        item.follow(value)
+    _check_carried(ctx, state, first)
     return [item.last() for item in state]
 
 
-def _follow(ctx: ConversionContext, state: list[Any], following: list[Any]) -> None:
-    """Set the carried values for the next iteration."""
-    for item, value in zip(state, following, strict=True):
-        item.follow(value)
+def _check_carried(ctx: ConversionContext, state: list[Any], first: int) -> None:
+    """Raise Unconvertible if TensorRT computes the loop incorrectly: it exchanges carried values,
+    or none of its layers, which begin at `first`, reads one of them.
+    """
     if _swaps(state) and not ctx.capabilities.takes("RECURRENCE.SWAPPED", "FLOAT"):
         raise Unconvertible(tensorrt8.SWAP_IN_LOOP, tensorrt8.NEWER_OR_FIXED)
-
-
-def _check_read(ctx: ConversionContext, state: list[Any], first: int) -> None:
-    """Raise Unconvertible if no layer from `first` on, which are those of the loop, reads one of
-    the recurrences, and TensorRT computes such loops incorrectly.
-    """
     if ctx.capabilities.takes("RECURRENCE.UNREAD", "FLOAT"):
         return
     layers = map(ctx.net.get_layer, range(first, ctx.net.num_layers))

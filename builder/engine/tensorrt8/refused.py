@@ -91,11 +91,9 @@ BRANCH_OF_SIZES = (
     " {})"
 )
 NEWER = "use TensorRT 10 or newer"
-NEWER_OR_FIXED = "use TensorRT 10 or newer, or give the loop a fixed trip count"
+NEWER_OR_FIXED = f"{NEWER}, or give the loop a fixed trip count"
 """The fix if the body of a loop is refused."""
-NEWER_OR_BOTH = (
-    "use TensorRT 10 or newer, or compute both numbers and choose one of them"
-)
+NEWER_OR_BOTH = f"{NEWER}, or compute both numbers and choose one of them"
 
 HARMLESS = (
     "myelinCache.h::deserializeFromBuffer",
