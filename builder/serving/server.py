@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -54,6 +55,10 @@ CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
 24.10 sometimes aborted while it loaded 23 Python models at once (1 of about 30 starts), and ended
 by a segmentation fault beside a model whose warm-up failed (3 of 13 starts).
 """
+PORT_TAKEN = re.compile(r"failed to start \w+ service: .*already in use")
+"""The server's message if another process took a free port between its choice and its use."""
+PORT_CHOICES = 3
+"""Maximum number of starts with other ports, if at least one port was chosen as a free one."""
 RESTARTS = 3
 """Maximum number of restarts of a server that crashed and may serve without some of its models."""
 
@@ -299,7 +304,8 @@ def serve(
 
     A server that crashes while it loads models is restarted once (RESTARTS times without
     `exit_on_error`) and then loads one model at a time. `first_crash` of the result is then the
-    reason, else None. Raises EnvironmentProblem if a port is in use, no server is installed, or the
+    reason, else None. A server that finds a free port taken is started again with other ports.
+    Raises EnvironmentProblem if a port is in use, no server is installed, or the
     server cannot require the token. Raises ServerError with every failed model and the reason in
     the log.
     """
@@ -328,7 +334,12 @@ def serve(
         control_token=control_token,
     )
     with _ready(
-        start_server, options, ready_timeout, installation, partly=not exit_on_error
+        start_server,
+        options,
+        ready_timeout,
+        installation,
+        partly=not exit_on_error,
+        free_ports=0 in (http_port, grpc_port, metrics_port),
     ) as server:
         yield server
 
@@ -341,9 +352,11 @@ def _ready(
     installation: Installation,
     *,
     partly: bool,
+    free_ports: bool,
 ) -> Iterator[Server]:
     """Return a server that is ready. After a crash during a start, models are loaded serially."""
     restarts = RESTARTS if partly else 1
+    port_choices = PORT_CHOICES if free_ports else 1
     first_crash: str | None = None
     extra: tuple[str, ...] = ()
     with contextlib.ExitStack() as stack:
@@ -354,6 +367,10 @@ def _ready(
                 server.wait_ready(timeout, partly=partly)
                 break
             except ServerError as error:
+                if port_choices > 1 and PORT_TAKEN.search(server.log()):
+                    port_choices -= 1
+                    server.stop()
+                    continue
                 if not partly and log.failures(server.log()):
                     raise
                 may_restart = restarts and installation.supports(_LOAD_THREADS)

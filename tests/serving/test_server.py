@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -23,7 +24,7 @@ import pytest
 
 from builder.errors import EnvironmentProblem, ServerError, UsageError
 from builder.parity import verify
-from builder.serving import FREE_PORTS, Server, serve
+from builder.serving import FREE_PORTS, Server, ports, serve
 from builder.serving.installation import find
 from builder.serving.server import _plain_path
 from builder.triton import publish
@@ -150,6 +151,25 @@ def test_port_in_use_is_reported_before_the_start(valid_repository: Path) -> Non
             serve(valid_repository, **{**FREE_PORTS, "http_port": port}),
         ):
             pass
+    assert remaining_files() == set()
+
+
+def test_free_port_that_was_taken_is_replaced(
+    valid_repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve, chosen = ports.resolve, list[dict[str, int]]()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def taken_at_first(address: str, wanted: Mapping[str, int]) -> dict[str, int]:
+            free = resolve(address, wanted)
+            if not chosen:
+                free["--metrics-port"] = listener.getsockname()[1]
+            chosen.append(free)
+            return free
+
+        monkeypatch.setattr(ports, "resolve", taken_at_first)
+        with serve(valid_repository, **FREE_PORTS) as server:
+            assert server.ready() and len(chosen) == 2
     assert remaining_files() == set()
 
 
