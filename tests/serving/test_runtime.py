@@ -378,6 +378,30 @@ def test_torch_on_a_gpu_uses_tf32_only_if_requested(
     torch.testing.assert_close(runner.run([x])[0], graph.run(x)[0])
 
 
+def test_operator_without_a_cuda_kernel_runs_on_the_cpu(
+    modules: dict[str, Any], tmp_path: Path
+) -> None:
+    graph = lower(torch.jit.script(Head().eval()))
+    graph.save(tmp_path / "segment_0.pt")
+    executor = modules["by_torch"].TorchExecutor(tmp_path / "segment_0.pt", "a GPU")
+    reason = "\"addmm_cuda\" not implemented for 'Byte'"
+
+    def failing(x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError(f"The following operation failed:\nRuntimeError: {reason}")
+
+    executor.runs_on, executor.module = "meta", failing  # meta replaces the GPU
+    x = torch.ones(1, 1, 8, 8)
+    for _ in range(2):
+        torch.testing.assert_close(executor.run([x])[0], graph.run(x)[0])
+    assert [message for message in fakes.LOG if reason in message] == [
+        f"trt-build: segment_0 runs on the CPU from now on: RuntimeError: {reason}"
+    ]
+    executor.runs_on, executor.module = "meta", torch.jit.script(Head().eval())
+    with pytest.raises(RuntimeError):  # another error is not hidden
+        executor.run([x[0, 0, 0]])
+    assert executor.runs_on == "meta"
+
+
 class CopyRecorder(TorchDispatchMode):
     """Records operators that copy data."""
 

@@ -35,6 +35,11 @@ class Squares(torch.nn.Module):
         return x * x + x, n + n, x.sum(1)
 
 
+class Product(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ x
+
+
 def squares(**more: Any) -> ModelArtifact:
     inputs = (tensor("x", "float32", "batch", 3), tensor("n", "int64", "batch", 2))
     return artifact(
@@ -162,6 +167,18 @@ def test_torch_on_the_gpu_uses_tf32_only_if_requested(
         )
     noise = ((response.cpu().double() - exact).norm() / exact.norm()).item()
     assert noise < 1e-5 if precision == "fp32" else 1e-5 < noise < 2e-3, noise
+
+
+def test_operator_without_a_cuda_kernel_runs_on_the_cpu(tmp_path: Path) -> None:
+    """CUDA has no product of matrices of bytes."""
+    _, modules = fakes.runtime()
+    lower(torch.jit.script(Product())).save(tmp_path / "step.pt")
+    executor = modules["by_torch"].TorchExecutor(tmp_path / "step.pt", "", "cuda:0")
+    x = torch.randint(0, 5, (4, 4), dtype=torch.uint8)
+    for _ in range(2):
+        (response,) = executor.run([x.cuda()])
+        assert response.is_cuda
+        assert torch.equal(response.cpu(), x @ x)
 
 
 def test_outputs_are_correct_when_buffers_are_reused(server: Server) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,14 @@ from typing import Any
 import torch
 
 from . import blame, operator_safety
+
+try:
+    import triton_python_backend_utils as pb_utils
+except ImportError:  # outside a server
+    pb_utils = None
+
+NO_KERNEL = re.compile(r"_cuda\w*\" not implemented for|from the 'CUDA' backend")
+"""Torch's messages for an operator, or a dtype of it, that it computes on the CPU only."""
 
 
 class TorchExecutor:
@@ -24,6 +33,7 @@ class TorchExecutor:
         self.why = why
         self.device = device
         self.stream = None
+        self.path = path
         # custom libraries are loaded before; torch refuses any other unknown namespace
         operator_safety.check(path, custom=True)
         # the outputs are returned on `device` in either case
@@ -41,6 +51,25 @@ class TorchExecutor:
         return blame.table_sizes(self.module)
 
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Run on the device, or on the CPU if torch has no CUDA kernel for one of the operators."""
+        try:
+            return self._run(tensors)
+        except RuntimeError as error:
+            if self.runs_on == "cpu" or not NO_KERNEL.search(str(error)):
+                raise
+            self._move_to_cpu(error)
+        return self._run(tensors)
+
+    def _move_to_cpu(self, error: RuntimeError) -> None:
+        reason = str(error).strip().splitlines()[-1]
+        if pb_utils is not None:
+            pb_utils.Logger.log_warn(
+                f"trt-build: {self.path.stem} runs on the CPU from now on: {reason}"
+            )
+        self.runs_on = "cpu"
+        self.module = torch.jit.load(str(self.path), map_location="cpu").eval()
+
+    def _run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Run without TorchScript's profiling executor, which takes long to recompile for each new
         shape.
         """
