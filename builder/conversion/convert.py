@@ -150,6 +150,7 @@ def _conversion(
         _mark_output(ctx, result, name)
         for result, name in zip(results, names, strict=True)
     ]
+    tensorrt8.separate_products(network)
     tensorrt8.keep_infinities(network, ctx.weights.of)
     if not source.rules.half:
         tensorrt8.pin(network)

@@ -19,6 +19,7 @@ MODULES = (
     "builder.engine.tensorrt8.evaluation",
     "builder.engine.tensorrt8.infinities",
     "builder.engine.tensorrt8.network",
+    "builder.engine.tensorrt8.parallel",
     "builder.lowering.endpoints",
     "builder.lowering.rounding",
     "builder.partition.branches",

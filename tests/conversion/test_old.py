@@ -285,6 +285,59 @@ def test_constant_infinities_come_from_tables(
     assert [node.kind for node in nodes].count("GATHER") == gathers
 
 
+class Parallel(torch.nn.Module):
+    """A block of a transformer whose attention and feed-forward layers read the same value."""
+
+    def __init__(self, order: str) -> None:
+        super().__init__()
+        self.order = order
+        self.qkv, self.dense = torch.nn.Linear(8, 24), torch.nn.Linear(8, 8)
+        self.up, self.down = torch.nn.Linear(8, 16), torch.nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        attention = self.dense((q @ k.mT).softmax(-1) @ v)
+        if self.order == "sequential":
+            return x + attention + self.down(self.up(x + attention).relu())
+        read = x + attention * 0.5 if self.order == "dependent" else x
+        hidden = self.down(self.up(read).relu())
+        if self.order == "residual first":
+            return (x + attention) + hidden
+        return attention + (hidden + x) if self.order == "last" else hidden + attention
+
+
+@pytest.mark.parametrize(
+    ("order", "pooled", "shape"),
+    [
+        ("beside", 1, (2, 3, 8)),
+        ("beside", 1, (3, 8)),
+        ("beside", 0, (2, 2, 3, 8)),
+        ("last", 1, (2, 3, 8)),
+        ("dependent", 1, (2, 3, 8)),
+        ("residual first", 0, (2, 3, 8)),
+        ("sequential", 0, (2, 3, 8)),
+    ],
+)
+def test_sum_of_parallel_products_reads_one_through_a_pooling(
+    order: str, pooled: int, shape: tuple[int, ...]
+) -> None:
+    """8.6 computes a sum of an attention and of a product beside it incorrectly."""
+    torch.manual_seed(0)
+    more = [(torch.randn(5, *shape[1:]),)]
+    conversion = check(
+        Parallel(order).eval(),
+        torch.randn(shape),
+        dynamic={0: {0: "n"}},
+        spans={"n": (1, 2, 8)},
+        more=more,
+        rtol=1e-5,
+        atol=1e-5,
+        trace=True,
+    )
+    kinds = [node.kind for node in layers(conversion)]
+    assert kinds.count("POOLING") == pooled
+
+
 def test_new_axis_before_an_empty_one() -> None:
     """A 0 in the shape tensor of a reshape is a length, and copies no axis."""
     check(

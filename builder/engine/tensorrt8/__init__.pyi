@@ -3,6 +3,7 @@ from .infinities import keep_infinities as keep_infinities
 from .network import pin as pin
 from .network import set_output_dtype as set_output_dtype
 from .network import typed as typed
+from .parallel import separate_products as separate_products
 from .refused import BRANCH_AND_LOOP as BRANCH_AND_LOOP
 from .refused import BRANCH_OF_SIZES as BRANCH_OF_SIZES
 from .refused import CHAINED_BRANCHES as CHAINED_BRANCHES

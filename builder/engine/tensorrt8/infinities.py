@@ -11,7 +11,7 @@ a gather, attention took 7 to 8 % longer (6 layers of BERT-base's size, fp16, ba
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,14 +19,13 @@ import torch
 from builder.engine import capabilities
 from builder.engine.flavor import trt
 from builder.engine.interfaces import ILayer, INetworkDefinition, ITensor
-from builder.engine.network import layer_type, typed_layers
+from builder.engine.network import layer_type
+from builder.engine.tensorrt8.graph import LayerGraph, kind
 
 MOVES = frozenset({"SHUFFLE", "SLICE", "CAST"})
 """Layers that repeat or move elements."""
 PRODUCTS = frozenset({"SHUFFLE", "CAST", "ELEMENTWISE.PROD", "ELEMENTWISE.DIV"})
 """Layers that reshape or scale scores."""
-Input = tuple[ILayer, int]
-"""A layer and the index of one of its inputs."""
 
 
 def keep_infinities(
@@ -49,33 +48,20 @@ def keep_infinities(
             layer.set_input(index, gathered)
 
 
-class _Readers:
-    """The inputs that read each tensor, the layer that computes it, and the infinite constants.
-
-    Tensors are compared by identity, so the layers stay referenced: see `reference.node.Values`.
-    """
+class _Readers(LayerGraph):
+    """The inputs that read each tensor, by layer and index, and the infinite constants."""
 
     def __init__(self, network: INetworkDefinition) -> None:
-        self._layers = list(typed_layers(network))
-        self._sources: dict[ITensor, ILayer] = {
-            layer.get_output(index): layer
-            for layer in self._layers
-            for index in range(layer.num_outputs)
+        super().__init__(network)
+        self.of: dict[ITensor, list[tuple[ILayer, int]]] = {
+            tensor: [] for tensor in self.sources
         }
-        self.of: dict[ITensor, list[Input]] = {tensor: [] for tensor in self._sources}
-        for layer, index, tensor in self._inputs():
+        for layer, index, tensor in self.inputs():
             self.of.setdefault(tensor, []).append((layer, index))
-        self.infinite = [layer for layer in self._layers if _is_infinite(layer)]
+        self.infinite = [layer for layer in self.layers if _is_infinite(layer)]
         self._lowest = {
             layer.get_output(0) for layer in self.infinite if _values(layer)[0] < 0
         }
-
-    def _inputs(self) -> Iterator[tuple[ILayer, int, ITensor]]:
-        for layer in self._layers:
-            for index in range(layer.num_inputs):
-                tensor = layer.get_input(index)
-                if tensor is not None:
-                    yield layer, index, tensor
 
     def is_mask(self, layer: ILayer, index: int) -> bool:
         """Whether the input of a layer is -inf for masked scores of a softmax, or is compared with
@@ -87,16 +73,16 @@ class _Readers:
             return self._feeds_sums(layer.get_output(0))
         if layer_type(layer) == "SELECT":
             return self._is_masking(layer) and self._feeds_softmax(layer.get_output(0))
-        if _kind(layer) != "ELEMENTWISE.EQUAL":
+        if kind(layer) != "ELEMENTWISE.EQUAL":
             return False
-        largest = self._sources.get(layer.get_input(1 - index))
+        largest = self.sources.get(layer.get_input(1 - index))
         if largest is None or not _is_maximum(largest):
             return False
         scores = largest.get_input(0)
         return self._is_masked(scores) and self._feeds_softmax(scores)
 
     def _is_masked(self, scores: ITensor) -> bool:
-        layer = self._sources.get(scores)
+        layer = self.sources.get(scores)
         return layer is not None and self._is_masking(layer)
 
     def _is_masking(self, layer: ILayer) -> bool:
@@ -121,16 +107,16 @@ class _Readers:
         return others.pop() if len(chosen) == 2 and len(others) == 1 else None
 
     def _is_sum_of_scores(self, layer: ILayer) -> bool:
-        return _kind(layer) == "ELEMENTWISE.SUM" and any(
+        return kind(layer) == "ELEMENTWISE.SUM" and any(
             self._is_product(layer.get_input(index)) for index in (0, 1)
         )
 
     def _is_product(self, tensor: ITensor) -> bool:
-        source = self._source_of(tensor, PRODUCTS)
+        source = self.source_of(tensor, PRODUCTS)
         return source is not None and layer_type(source) == "MATRIX_MULTIPLY"
 
     def _is_added_mask(self, tensor: ITensor) -> bool:
-        source = self._source_of(tensor, MOVES)
+        source = self.source_of(tensor, MOVES)
         return (
             source is not None
             and self._is_zero_or_lowest(source)
@@ -141,21 +127,14 @@ class _Readers:
         other = self._beside_lowest(layer)
         if other is None:
             return False
-        source = self._source_of(other, MOVES)
+        source = self.source_of(other, MOVES)
         return source is not None and _is_zero(source)
-
-    def _source_of(self, tensor: ITensor, passed: frozenset[str]) -> ILayer | None:
-        """The layer that computes the tensor, before layers of the kinds `passed`."""
-        layer = self._sources.get(tensor)
-        if layer is None or _kind(layer) not in passed:
-            return layer
-        return self._source_of(layer.get_input(0), passed)
 
     def _feeds_sums(self, mask: ITensor) -> bool:
         """Whether a mask of zeros and -inf is only added to scores of a softmax."""
         return not mask.is_network_output and all(
             self._feeds_sums(layer.get_output(0))
-            if _kind(layer) in MOVES
+            if kind(layer) in MOVES
             else self._is_sum_of_scores(layer)
             and self._feeds_softmax(layer.get_output(0))
             for layer, _ in self.of[mask]
@@ -181,19 +160,13 @@ class _Readers:
         )
 
     def _finds_masked_rows(self, layer: ILayer) -> bool:
-        return _kind(layer) == "ELEMENTWISE.EQUAL" and any(
+        return kind(layer) == "ELEMENTWISE.EQUAL" and any(
             layer.get_input(index) in self._lowest for index in (0, 1)
         )
 
 
 def _is_maximum(layer: ILayer) -> bool:
     return layer_type(layer) == "REDUCE" and layer.op == trt.ReduceOperation.MAX
-
-
-def _kind(layer: ILayer) -> str:
-    """The layer type; that of an element-wise layer has its operation."""
-    kind = layer_type(layer)
-    return f"{kind}.{layer.op.name}" if kind == "ELEMENTWISE" else kind
 
 
 def _is_zero(layer: ILayer) -> bool:

@@ -55,6 +55,8 @@ REFUSED: dict[str, frozenset[str]] = {
     "ELEMENTWISE.EXACT_REMAINDER": frozenset({"HALF"}),
     # Myelin computes with 1e38 instead of an infinity if all elements of a constant are that
     "CONSTANT.INFINITY": frozenset({"FLOAT"}),
+    # the sum of an attention's product and of a product that is computed beside it
+    "ELEMENTWISE.PARALLEL_PRODUCTS": REALS,
     "QUANTIZE.CLIPPED": REALS,  # a CLIP before a quantization is computed as if the scale were 1
     # "input/output with DataType Int8 in network without Q/DQ layers must have dynamic range set"
     "INPUT": frozenset({"INT8"}),
