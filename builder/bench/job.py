@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from builder.errors import UsageError
+from builder.manifest import read_sets
 from builder.parity import PublishedModel, recorded_streams
 from builder.serving import PLAIN, Access
 from builder.triton import Golden
@@ -112,16 +112,16 @@ def _from_file(model: PublishedModel, file: Path) -> list[Golden]:
     """Read one request from arrays with the inputs' names, or several from `<n>/<input>`."""
     input_names = {tensor.name for tensor in model.config.input}
     required = {tensor.name for tensor in model.config.input if not tensor.optional}
-    sets = _read(file)
+    sets = read_sets(file)
     wrong = [
         number
         for number, inputs in sets.items()
         if not required <= set(inputs) <= input_names
     ]
     if wrong or not sets:
-        number = wrong[0] if wrong else ""
+        number = wrong[0] if wrong else 0
         names = ", ".join(sorted(sets.get(number, {}))) or "none"
-        of = f"request {number!r} of the file" if number else "the file"
+        of = f"request '{number}' of the file" if len(sets) > 1 else "the file"
         raise UsageError(
             f"{of} has other arrays than the model's inputs: {names}",
             where=str(file),
@@ -132,22 +132,6 @@ def _from_file(model: PublishedModel, file: Path) -> list[Golden]:
         Golden(f"{file.stem}-{name}", inputs, {}) for name, inputs in sets.items()
     ]
     return [model.wire(golden) for golden in goldens]
-
-
-def _read(file: Path) -> dict[str, dict[str, Any]]:
-    """The arrays of each request, by its number (empty if the file has one request) and name."""
-    try:
-        with np.load(file, allow_pickle=False) as read:
-            arrays: dict[str, Any] = {name: read[name] for name in read.files}
-    except (OSError, ValueError, EOFError) as error:
-        raise UsageError(
-            f"the requests cannot be read: {error}", where=str(file)
-        ) from error
-    sets: dict[str, dict[str, Any]] = {}
-    for key, array in arrays.items():
-        number, _, name = key.rpartition("/")
-        sets.setdefault(number, {})[name] = array
-    return sets
 
 
 def rows(golden: Golden, max_batch_size: int) -> int:

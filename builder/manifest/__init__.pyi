@@ -4,7 +4,9 @@ from . import editing as editing
 from . import folder as folder
 from . import loading as loading
 from . import schema as schema
-from .arrays import check_array_file as check_array_file
+from .arrays import UNNAMED as UNNAMED
+from .arrays import read_arrays as read_arrays
+from .arrays import read_sets as read_sets
 from .folder import find_models as find_models
 from .folder import unread as unread
 from .inputs import merged_profile as merged_profile

@@ -1,16 +1,63 @@
-"""Check the declared sizes of array files before anything is unpacked."""
+"""Read array files, after a check of the declared sizes before anything is unpacked."""
 
 from __future__ import annotations
 
 import math
+import re
 import stat
 import zipfile
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+from builder.errors import UsageError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 MOST_BYTES = 1 << 30
 MOST_TIMES = 20
 """Maximum factor of unpacking: an .npz may unpack to MOST_BYTES, or to MOST_TIMES its own size."""
+UNNAMED = ""
+"""The name of the only array of an .npy."""
+_KEY = re.compile(r"(?:(?P<set>\d+)/)?(?:input:)?(?P<name>.+)")
+
+
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of an .npz by name, or the array of an .npy with the name UNNAMED. Pickles are
+    never read.
+
+    Raises ValueError, with the reason, for any other file.
+    """
+    import numpy
+
+    try:
+        check_array_file(path)
+        read = numpy.load(path, allow_pickle=False)
+        if isinstance(read, numpy.ndarray):
+            return {UNNAMED: read}
+        with read:
+            return {name: read[name] for name in read.files}
+    # a damaged file raises different errors of zlib, zipfile, tokenize and numpy
+    except Exception as error:
+        raise ValueError(getattr(error, "strerror", None) or str(error)) from error
+
+
+def read_sets(path: Path) -> dict[int, dict[str, NDArray[Any]]]:
+    """The arrays of an .npz by set and name: its keys are names, or "<n>/<name>" for several sets.
+    Raises UsageError for any other file.
+    """
+    sets: dict[int, dict[str, NDArray[Any]]] = {}
+    try:
+        for key, array in read_arrays(path).items():
+            match = _KEY.fullmatch(key)
+            if match:
+                arrays = sets.setdefault(int(match["set"] or 0), {})
+                arrays[match["name"]] = array
+    except ValueError as error:
+        raise UsageError(
+            f"not an .npz of plain arrays: {error}", where=str(path)
+        ) from error
+    return sets
 
 
 def check_array_file(path: Path) -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from builder.dtypes import ENDPOINT_DTYPES
 from builder.errors import UsageError
-from builder.manifest.arrays import check_array_file
+from builder.manifest.arrays import UNNAMED, read_arrays
 from builder.manifest.spec import Profile, Range, TensorSpec
 from builder.manifest.suggest import did_you_mean
 
 GRAMMAR = "[NAME:]DTYPE:SHAPE, for example image:float32:batch(1,8,32)x3x224x224"
 _AXIS = re.compile(r"(?P<size>\d+)|(?P<name>[A-Za-z_]\w*)\((?P<range>[^)]*)\)")
-_UNNAMED = re.compile(r"arr_\d+")  # numpy.savez's name of an array without a name
+_NUMBERED = re.compile(r"arr_\d+")  # numpy.savez's name of an array without a name
 
 
 def parse_input(text: str) -> TensorSpec:
@@ -83,20 +83,12 @@ def specs_from_sample(path: Path) -> tuple[TensorSpec, ...]:
     `arr_0` and the like get no name. Raises UsageError if the file is not an .npz of plain arrays
     or has an unsupported dtype.
     """
-    import zipfile
-
-    import numpy
-
     try:
-        check_array_file(path)
-        arrays = numpy.load(path, allow_pickle=False)
-        if isinstance(arrays, numpy.ndarray):
+        arrays = read_arrays(path)
+        if UNNAMED in arrays:
             raise ValueError("it holds a single array without a name")
-        named_arrays = [(key, arrays[key]) for key in arrays.files]
-        arrays.close()
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        reason = getattr(error, "strerror", None) or error
-        message = f"{path} is not an .npz of plain arrays: {reason}"
+    except ValueError as error:
+        message = f"{path} is not an .npz of plain arrays: {error}"
         raise UsageError(
             message, fix="write it with numpy.savez(path, image=array)"
         ) from error
@@ -104,9 +96,9 @@ def specs_from_sample(path: Path) -> tuple[TensorSpec, ...]:
         TensorSpec(
             str(array.dtype),
             tuple(array.shape),
-            name=None if _UNNAMED.fullmatch(key) else key,
+            name=None if _NUMBERED.fullmatch(key) else key,
         )
-        for key, array in named_arrays
+        for key, array in arrays.items()
     )
 
 

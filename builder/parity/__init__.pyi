@@ -34,5 +34,4 @@ from .streams import recorded_streams as recorded_streams
 from .structure import leaves as leaves
 from .structure import length_of as length_of
 from .structure import rebuilt as rebuilt
-from .user_inputs import sets as sets
 from .verification import verify as verify

@@ -18,12 +18,13 @@ import torch
 
 from builder.errors import ModelFileError, UsageError
 from builder.manifest import (
+    UNNAMED,
     ModelSpec,
     State,
     TensorSpec,
-    arrays,
     axis_ranges,
     manifest_location,
+    read_arrays,
     shared_first_axis,
 )
 from builder.parity import inputs
@@ -159,9 +160,10 @@ def _read(spec: ModelSpec, state: State, tensor: TensorSpec) -> np.ndarray[Any, 
     index = spec.state.index(state)
     where = manifest_location(spec, "state", index, "initial")
     try:
-        arrays.check_array_file(Path(str(state.initial)))
-        array: np.ndarray[Any, Any] = np.load(str(state.initial), allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        array = read_arrays(Path(str(state.initial))).get(UNNAMED)
+        if array is None:
+            raise ValueError("it is an .npz")
+    except ValueError as error:
         raise UsageError(
             f"state[{index}].initial is not an .npy file of a plain array: {error}",
             where=where,

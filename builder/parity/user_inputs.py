@@ -6,8 +6,6 @@ for the requests.
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,11 +15,10 @@ import torch
 from numpy.typing import NDArray
 
 from builder.errors import UsageError
-from builder.manifest import ModelSpec, Profile, TensorSpec, check_array_file
+from builder.manifest import ModelSpec, Profile, TensorSpec, read_sets
 from builder.parity import omitted
 from builder.triton import dtypes
 
-_KEY = re.compile(r"(?:(?P<set>\d+)/)?(?:input:)?(?P<name>.+)")
 Arrays = Mapping[str, NDArray[Any]]
 
 
@@ -110,25 +107,7 @@ def _is_sequence(spec: ModelSpec, arrays: Arrays) -> bool:
 
 
 def _sets(spec: ModelSpec) -> dict[int, dict[str, NDArray[Any]]]:
-    return sets(Path(str(spec.goldens)))
-
-
-def sets(path: Path) -> dict[int, dict[str, NDArray[Any]]]:
-    """The arrays of an .npz by set and name. Raises UsageError for any other file."""
-    arrays: dict[int, dict[str, NDArray[Any]]] = defaultdict(dict)
-    try:
-        check_array_file(path)
-        with np.load(str(path), allow_pickle=False) as file:
-            for key in file.files:
-                match = _KEY.fullmatch(key)
-                if match:
-                    arrays[int(match["set"] or 0)][match["name"]] = file[key]
-    # a damaged file raises different errors of zlib, zipfile, tokenize and numpy
-    except Exception as error:
-        raise UsageError(
-            f"not an .npz of plain arrays: {error}", where=str(path)
-        ) from error
-    return arrays
+    return read_sets(Path(str(spec.goldens)))
 
 
 def _check(spec: ModelSpec, tensors: Sequence[TensorSpec], arrays: Arrays) -> None:

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from builder.errors import UsageError
 from builder.manifest import (
+    UNNAMED,
     Calibration,
     ModelSpec,
     TensorSpec,
     manifest_location,
+    read_arrays,
+    read_sets,
     shared_first_axis,
 )
 
@@ -71,28 +74,22 @@ def data_of_files(spec: ModelSpec) -> tuple[Golden, ...]:
 
 
 def _sets(spec: ModelSpec, path: Path, where: str) -> Iterator[Arrays]:
-    import numpy as np
-
-    from builder.manifest import check_array_file
-    from builder.parity import sets
-
     if path.suffix == ".npz":
-        yield from sets(path).values()
+        yield from read_sets(path).values()
         return
     try:
-        check_array_file(path)
-        array = np.load(path, allow_pickle=False)
-    except Exception as error:  # a damaged file raises errors of tokenize and numpy
+        read = read_arrays(path)
+    except ValueError as error:
         raise UsageError(
             f"{path} is not an .npy of plain numbers: {error}", where=where
         ) from error
-    if not isinstance(array, np.ndarray):
+    if UNNAMED not in read:
         raise UsageError(
             f"{path} is named .npy, and its content is an .npz",
             where=where,
             fix="rename it to .npz",
         )
-    yield {str(spec.inputs[0].name): array}
+    yield {str(spec.inputs[0].name): read[UNNAMED]}
 
 
 def _data_of_goldens(goldens: Sequence[Golden]) -> list[Arrays]:

@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from builder.manifest import check_array_file
+from builder.manifest import read_arrays
 from builder.triton.artifact import Golden
 
 FOLDER = "goldens"
@@ -48,14 +48,9 @@ def load_one(path: Path) -> Golden:
     """Load the golden in this file. Raises ValueError if it is not an .npz, is damaged, or has
     pickled objects.
     """
-    if not path.is_file():  # opening a pipe blocks until it has a writer
-        raise ValueError(f"{path.parent.name}/{path.name} is not a regular file")
     try:
-        check_array_file(path)
-        with np.load(path, allow_pickle=False) as file:
-            arrays = dict(_unpack(key, file[key]) for key in file.files)
-    # for a damaged file zlib, zipfile, tokenize and numpy raise different types
-    except Exception as error:
+        arrays = dict(_unpack(key, array) for key, array in read_arrays(path).items())
+    except ValueError as error:
         raise ValueError(
             f"{path.parent.name}/{path.name} is not an .npz of plain arrays: {error}"
         ) from error

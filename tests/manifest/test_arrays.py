@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from builder.errors import ManifestError, UsageError
-from builder.manifest import arrays, load
+from builder.manifest import arrays, load, read_sets
 from builder.manifest.inputs import specs_from_sample
-from builder.parity.user_inputs import sets
 from builder.triton import goldens
 
 
@@ -43,7 +42,7 @@ def test_too_large_archive_is_refused_before_unpacking(
         tmp_path / "bomb.npz",
         {f"x{n}.npy": npy((1 << 18,), bytes(1 << 20)) for n in range(24)},
     )
-    for read in (sets, specs_from_sample, goldens.load_one):
+    for read in (read_sets, specs_from_sample, goldens.load_one):
         with pytest.raises(
             (UsageError, ValueError), match="unpacks to 24 MiB, more than 4 MiB"
         ):
@@ -60,7 +59,7 @@ REFUSED: dict[str, Callable[[Path], Path]] = {
 
 
 @pytest.mark.parametrize("words", REFUSED)
-@pytest.mark.parametrize("read", [sets, specs_from_sample, goldens.load_one])
+@pytest.mark.parametrize("read", [read_sets, specs_from_sample, goldens.load_one])
 def test_every_reader_refuses_invalid_arrays(
     tmp_path: Path, words: str, read: Callable[[Path], object]
 ) -> None:
@@ -79,7 +78,7 @@ def test_single_npy_file_is_checked(tmp_path: Path) -> None:
 
 def test_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.npz")
-    for read in (sets, specs_from_sample, goldens.load_one):
+    for read in (read_sets, specs_from_sample, goldens.load_one):
         with pytest.raises((UsageError, ValueError), match="not a regular file"):
             read(tmp_path / "pipe.npz")
 

@@ -15,9 +15,8 @@ from torch import nn
 from builder import build_repository
 from builder.cli import main
 from builder.errors import ParityError, UsageError
-from builder.manifest import load
+from builder.manifest import load, read_sets
 from builder.parity import record
-from builder.parity.user_inputs import sets
 from builder.pipeline import calibration
 from builder.repository import ModelResult
 from tests.cli.conftest import manifest_of, save
@@ -249,7 +248,7 @@ def test_damaged_archives_raise_only_usage_errors(tmp_path: Path) -> None:
             + whole[at + 20 :]
         )
         try:
-            sets(tmp_path / "own.npz")  # the damaged bytes may be a date
+            read_sets(tmp_path / "own.npz")  # the damaged bytes may be a date
         except UsageError:
             refused += 1
     assert refused > 60
