@@ -344,7 +344,7 @@ def _publish(
                 outcome.published = publish(
                     store,
                     outcome.key,
-                    out / outcome.target,
+                    out / outcome.target / outcome.model,
                     accept=settings.accept_incompatible,
                 )
             except Exception as error:

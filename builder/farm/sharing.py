@@ -84,7 +84,7 @@ def _exists(
     with contextlib.suppress(OSError, EnvironmentProblem):
         parts = shared_request(replace(combination.spec, precision=precision), hashes)
         key = goldens_key(combination.spec.name, parts)
-        return store.find_files(KIND, key) is not None
+        return store.find(KIND, key) is not None
     return False
 
 

@@ -28,6 +28,7 @@ from builder.engine import BuildOptions
 from builder.errors import EnvironmentProblem, TrtBuildError
 from builder.farm import verification
 from builder.farm.job import Job
+from builder.farm.publish import find, keep
 from builder.progress import FINISHED, Progress
 from builder.repository import (
     ModelResult,
@@ -100,13 +101,13 @@ def _built(
     key = digest({"name": job.model, "request": request})
     about = {"key": key, **{part: request[part] for part in PARTS}}
     server = verification.server_of(job.verify)
-    if not job.rebuild and (publication := store.find(key)) is not None:
-        facts = dict(publication.result)
+    if not job.rebuild and (stored := find(store, key)) is not None:
+        facts = dict(stored.facts)
         if server is not None and VERIFIED not in facts:
             # it was built without a server
-            store.restore(publication, order.out)
+            store.restore(stored, order.out)
             facts[VERIFIED] = verification.verified(order.out, server, report)
-            store.keep(key, order.out, job.model, facts)
+            keep(store, key, order.out, facts)
         return {**about, "ok": True, "state": "found", "result": facts}
     file = models / job.file
     rebuild = job.rebuild
@@ -118,7 +119,7 @@ def _built(
     facts = shown_result(result)
     if server is not None:
         facts[VERIFIED] = verification.verified(order.out, server, report)
-    store.keep(key, order.out, job.model, facts)
+    keep(store, key, order.out, facts)
     return {**about, "ok": True, "state": result.state, "result": facts}
 
 

@@ -34,20 +34,19 @@ class Recordings:
 
     def exists(self) -> bool:
         """Whether the store has a record of the recording. Raises EnvironmentProblem."""
-        return self.folders.find_files(KIND, self.key) is not None
+        return self.folders.find(KIND, self.key) is not None
 
     def find(self, outputs: Sequence[str]) -> Recording | None:
         """The complete recording; None if there is none with these output names."""
         if self.rebuild:
             return None
         try:
-            files = self.folders.find_files(KIND, self.key)
+            files = self.folders.find(KIND, self.key)
             self._note()
             if files is None or files.facts.get("outputs") != list(outputs):
                 return None
             with tempfile.TemporaryDirectory(prefix="trt-build-goldens-") as scratch:
-                for name, digest in files.files.items():
-                    self.folders.fetch(digest, Path(scratch, name))
+                self.folders.restore(files, Path(scratch))
                 return _read(files, Path(scratch))
         except (EnvironmentProblem, ValueError) as failure:
             self.warnings.append(f"the goldens are recorded again: {failure}")
@@ -68,7 +67,7 @@ class Recordings:
             if not all(_is_whole(golden, folder) for golden in recording.goldens):
                 return
             try:
-                self.folders.keep_files(KIND, self.key, files, facts)
+                self.folders.keep(KIND, self.key, files, facts)
                 self._note()
             except EnvironmentProblem as failure:
                 self.warnings.append(f"the goldens were not kept: {failure}")

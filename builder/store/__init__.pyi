@@ -14,7 +14,6 @@ from .edits import COMPILED as COMPILED
 from .edits import GENERATED as GENERATED
 from .folders import FileSet as FileSet
 from .folders import Folders as Folders
-from .folders import Publication as Publication
 from .hashes import Hashes as Hashes
 from .location import default_url as default_url
 from .plans import Plans as Plans

@@ -1,4 +1,4 @@
-"""Files and folders in the store by content: the inputs of a farm's builds, and published models.
+"""Files in the store by content: the inputs of a farm's builds, published models, and goldens.
 
     <root>/files/<2 digits>/<sha256>            a file, by its content
     <root>/published/<2 digits>/<key>.json      the folders of one published model, written last
@@ -25,28 +25,17 @@ Files = Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Publication:
-    """A published model in the store.
-
-    `folders` has the files of the model and of an ensemble's steps, by folder name. `result` is the
-    build's result as JSON data.
-    """
-
-    name: str
-    folders: Mapping[str, Files]
-    result: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
 class FileSet:
-    """Files in the store that belong together, by name, with facts about them as JSON data."""
+    """Files in the store that belong together, by their path below a folder, with facts about them
+    as JSON data.
+    """
 
     files: Files
     facts: Mapping[str, Any]
 
 
 class Folders:
-    """Files and published models in the store at `url`.
+    """Files and sets of files in the store at `url`.
 
     Raises UsageError if the URL is invalid, and EnvironmentProblem if the store cannot be used.
     Unlike a plan, these entries cannot be rebuilt by the reader.
@@ -81,55 +70,6 @@ class Folders:
             )
 
     def keep(
-        self, key: str, repository: Path, name: str, result: Mapping[str, Any]
-    ) -> Publication:
-        """Store the model `name` that was published in `repository`, the only model there. Its
-        record is written last.
-        """
-        folders = {
-            folder.name: {
-                path.relative_to(folder).as_posix(): self.add(path)
-                for path in sorted(folder.rglob("*"))
-                if path.is_file()
-            }
-            for folder in sorted(repository.iterdir())
-            if folder.is_dir()
-        }
-        record = {"key": key, "name": name, "folders": folders, "result": dict(result)}
-        with _explained(self.store.url, "written"):
-            self.store.write_record(self._record(key), record)
-        return Publication(name, folders, result)
-
-    def find(self, key: str) -> Publication | None:
-        """The published model of the key.
-
-        None if it has no record that this builder's key signed, or if one of its files is missing.
-        """
-        with _explained(self.store.url, "read"):
-            record = self.store.read_record(self._record(key))
-            if record is None or record.get("key") != key:
-                return None
-            publication = Publication(
-                record["name"], record["folders"], record["result"]
-            )
-            names = [
-                f"{folder}/{name}"
-                for folder, files in publication.folders.items()
-                for name in files
-            ]
-            if not all(_stays_inside(name) for name in (publication.name, *names)):
-                return None
-            digests = {
-                digest
-                for files in publication.folders.values()
-                for digest in files.values()
-            }
-            whole = all(
-                self.store.size(self._file(digest)) is not None for digest in digests
-            )
-        return publication if whole else None
-
-    def keep_files(
         self, kind: str, key: str, files: Mapping[str, Path], facts: Mapping[str, Any]
     ) -> None:
         """Store files that belong together, then their record. `kind` is a folder of the store with
@@ -140,36 +80,33 @@ class Folders:
         with _explained(self.store.url, "written"):
             self.store.write_record(self._record(key, kind), record)
 
-    def find_files(self, kind: str, key: str) -> FileSet | None:
-        """The files that `keep_files` stored last.
+    def find(self, kind: str, key: str, *, whole: bool = False) -> FileSet | None:
+        """The files that `keep` stored last.
 
-        None if there is no record that this builder's key signed. Files may be missing or damaged:
-        `fetch` raises an error for those.
+        None if there is no record that this builder's key signed, and with `whole` if a file is
+        missing. Files may be damaged: `fetch` raises an error for those.
         """
         with _explained(self.store.url, "read"):
             record = self.store.read_record(self._record(key, kind))
-        if record is None:
-            return None
-        if (record.get("key"), record.get("kind")) != (key, kind):
-            return None
-        file_set = FileSet(record["files"], record["facts"])
-        if all(_stays_inside(name) for name in file_set.files):
-            return file_set
-        return None
+            if record is None or (record.get("key"), record.get("kind")) != (key, kind):
+                return None
+            file_set = FileSet(record["files"], record["facts"])
+            if not all(map(_stays_inside, file_set.files)):
+                return None
+            digests = set(file_set.files.values()) if whole else ()
+            if any(self.store.size(self._file(digest)) is None for digest in digests):
+                return None
+        return file_set
 
-    def restore(self, publication: Publication, repository: Path) -> Path:
-        """Write the folders of the published model into `repository`. Returns the
-        model's folder.
-        """
-        for folder, files in publication.folders.items():
-            for name, digest in files.items():
-                self.fetch(digest, repository / folder / name)
-        return repository / publication.name
+    def restore(self, file_set: FileSet, folder: Path) -> None:
+        """Write the files into `folder`. Raises the errors of `fetch`."""
+        for name, digest in file_set.files.items():
+            self.fetch(digest, folder / name)
 
     def _file(self, digest: str) -> str:
         return self.store.entry_path("files", digest[:2], digest)
 
-    def _record(self, key: str, kind: str = "published") -> str:
+    def _record(self, key: str, kind: str) -> str:
         return self.store.entry_path(kind, key[:2], f"{key}.json")
 
 

@@ -1,4 +1,4 @@
-"""Published models in the store are complete and signed; others are refused."""
+"""Sets of files in the store are complete and signed; others are refused."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ def repository(tmp_path: Path) -> Path:
 def store(tmp_path: Path, repository: Path) -> Folders:
     """A store with the model `net` and its step."""
     folders = Folders(str(tmp_path / "store"))
-    assert folders.find(KEY) is None
-    folders.keep(KEY, repository, "net", {"layers": 3})
+    assert folders.find("published", KEY) is None
+    paths = {name: repository / name for name in files(repository)}
+    folders.keep("published", KEY, paths, {"layers": 3})
     return folders
 
 
@@ -46,43 +47,40 @@ def files(folder: Path) -> dict[str, str]:
 def test_stored_model_is_restored_unchanged(
     store: Folders, repository: Path, tmp_path: Path
 ) -> None:
-    entry = store.find(KEY)
-    assert entry is not None and entry.result == {"layers": 3}
-    assert store.restore(entry, tmp_path / "again") == tmp_path / "again" / "net"
+    entry = store.find("published", KEY, whole=True)
+    assert entry is not None and entry.facts == {"layers": 3}
+    store.restore(entry, tmp_path / "again")
     assert files(tmp_path / "again") == files(repository)
 
 
 def test_damaged_file_is_refused_and_removed(store: Folders, tmp_path: Path) -> None:
-    entry = store.find(KEY)
+    entry = store.find("published", KEY, whole=True)
     assert entry is not None
-    plan = entry.folders["net"]["1/model.plan"]
+    plan = entry.files["net/1/model.plan"]
     file = tmp_path / "store" / "files" / plan[:2] / plan
     file.write_text("x")
     with pytest.raises(EnvironmentProblem, match="is damaged"):
         store.restore(entry, tmp_path / "again")
     assert (
-        store.find(KEY) is None
+        store.find("published", KEY, whole=True) is None
     )  # the damaged file was removed, so the model is built again
 
 
 @pytest.mark.parametrize(
     "change",
-    ["result", "key", "name", "outside ..", "outside /net", "outside ", "outside a/.."],
+    ["facts", "key", "kind", "outside ..", "outside /net", "outside ", "outside a/.."],
 )
 def test_changed_record_is_ignored(store: Folders, tmp_path: Path, change: str) -> None:
     file = tmp_path / "store" / "published" / KEY[:2] / f"{KEY}.json"
     record = json.loads(file.read_text())
-    kind, _, folder = change.partition(" ")
-    if kind in ("name", "outside"):  # signed, with a folder outside the repository
+    kind, _, name = change.partition(" ")
+    if kind == "outside":  # signed, with a file outside the folder
         record.pop("signature")
-        if kind == "name":
-            record["name"] = ""
-        else:
-            record["folders"][folder] = record["folders"]["net"]
+        record["files"][name] = record["files"]["net/config.pbtxt"]
         store.store.write_record(str(file), record)
     else:
         file.write_text(json.dumps({**record, change: {"layers": 4}}))
-    assert store.find(KEY) is None
+    assert store.find("published", KEY, whole=True) is None
 
 
 @pytest.mark.parametrize("name", ["", "..", "/etc/passwd", "a/../../b"])
@@ -90,10 +88,10 @@ def test_file_set_with_a_file_outside_is_ignored(
     store: Folders, repository: Path, name: str
 ) -> None:
     file = repository / "net" / "config.pbtxt"
-    store.keep_files("set", KEY, {"config": file}, {})
-    assert store.find_files("set", KEY) is not None
-    store.keep_files("set", KEY, {"config": file, name: file}, {})
-    assert store.find_files("set", KEY) is None
+    store.keep("set", KEY, {"config": file}, {})
+    assert store.find("set", KEY) is not None
+    store.keep("set", KEY, {"config": file, name: file}, {})
+    assert store.find("set", KEY) is None
 
 
 def test_unwritable_store_raises_environment_problem(tmp_path: Path) -> None:
