@@ -25,11 +25,13 @@ def lazy(
     package: str, init: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` of the package whose `__init__.py` is the file `init`."""
-    exported = names(Path(init).with_suffix(".pyi"))
-    if any(file == name for name, file in exported.items()):
-        sys.modules[package].__class__ = _Package
+    stub = Path(init).with_suffix(
+        ".pyi"
+    )  # read on first use: commands import many packages
+    sys.modules[package].__class__ = _Package
 
     def load(name: str) -> Any:
+        exported = names(stub)
         if name not in exported:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         file = exported[name]
@@ -37,7 +39,7 @@ def lazy(
             return importlib.import_module(f"{package}.{name}")
         return getattr(importlib.import_module(f"{package}.{file}"), name)
 
-    return load, lambda: sorted({*vars(sys.modules[package]), *exported})
+    return load, lambda: sorted({*vars(sys.modules[package]), *names(stub)})
 
 
 @cache
@@ -62,6 +64,6 @@ class _Package(ModuleType):
 
     def __setattr__(self, name: str, value: Any) -> None:
         stub = Path(str(self.__file__)).with_suffix(".pyi")
-        hides = value is sys.modules.get(f"{self.__name__}.{name}")
-        if not (hides and names(stub).get(name) == name):
+        is_file = value is sys.modules.get(f"{self.__name__}.{name}")
+        if not (is_file and names(stub).get(name) == name):
             super().__setattr__(name, value)

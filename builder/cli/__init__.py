@@ -1,7 +1,7 @@
 """The command line: `trt-build COMMAND`, one file for each command, imported on use.
 
-Neither this file nor the top level of a command's file imports more than click, so that `trt-build
---help` is fast.
+The top level of a command's file imports click, and packages of trt-build whose names load on first
+use, so that `trt-build --help` is fast.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from builder import manifest, triton
 from builder.cli import options
 from builder.cli.command import command
 from builder.cli.terminal import Terminal, command_line
@@ -33,8 +34,6 @@ def adopt_command(
     `trt-build repo` then publishes the model with these values. If a manifest cannot express an
     edit, nothing is written and the exit code is 2.
     """
-    from builder import manifest, triton
-
     (folder,) = triton.history.models(repository, [model])
     (spec,) = manifest.load(models, only=[model])
     values = triton.adopt_edits(folder, spec)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from builder import report
 from builder.cli import options
 from builder.cli.command import command
 from builder.cli.terminal import Terminal
@@ -252,24 +253,22 @@ def _endpoint(
 
 def _require_writable(file: Path | None, repository: Path, record: bool) -> None:
     """Raise EnvironmentProblem if the results cannot be written where they are requested."""
-    from builder.report import records
-
     if file is not None:
-        records.require_writable(file)
+        report.records.require_writable(file)
     if record:
-        options.require_writable_results(repository, records.BENCH)
+        options.require_writable_results(repository, report.records.BENCH)
 
 
 def _record(
     data: dict[str, Any], file: Path | None, repository: Path, record: bool
 ) -> None:
-    from builder.report import records
-
     if file:
-        records.write(file, data)
+        report.records.write(file, data)
     if record:
         measured = [{**model, "host": data["host"]} for model in data["models"]]
-        records.keep(repository, records.BENCH, {**data, "models": measured})
+        report.records.keep(
+            repository, report.records.BENCH, {**data, "models": measured}
+        )
 
 
 def show(

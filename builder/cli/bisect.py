@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from builder import diagnosis, repository, store
 from builder.cli import options, paths
 from builder.cli.command import command, describe
 from builder.cli.repo import common_exit_code
@@ -94,20 +95,20 @@ def _orders(
 ) -> Sequence[Order]:
     """The orders of the models to compare. Raises UsageError and ManifestError."""
     from builder.cli import ladder
-    from builder.repository import Settings
-    from builder.store import sidecar
 
     only = settings.pop("only")
     published = []
     if target.is_dir():
-        published = [folder for folder in sorted(target.iterdir()) if sidecar(folder)]
+        published = [
+            folder for folder in sorted(target.iterdir()) if store.sidecar(folder)
+        ]
     if not published:
         if files is not None:
             raise UsageError(
                 "--models requires a repository", fix=f"run trt-build bisect {files}"
             )
         inputs = options.parsed(settings.pop("inputs"))
-        chosen = Settings(only=only, inputs=inputs, **settings)
+        chosen = repository.Settings(only=only, inputs=inputs, **settings)
         return chosen.orders(chosen.specs(target), target)
     if files is None:
         raise UsageError(
@@ -162,9 +163,7 @@ def _bisected(
 
 def bisect_here(order: Order, reduce_to: Path | None, report: Any) -> Bisection:
     """The result of one model, in this process."""
-    from builder.diagnosis import bisect
-
-    return bisect(order, reduce_to, report)
+    return diagnosis.bisect(order, reduce_to, report)
 
 
 def _code(result: Result) -> int:
@@ -195,14 +194,12 @@ def _show(terminal: Terminal, results_by_name: dict[str, Result]) -> None:
 
 
 def _show_difference(terminal: Terminal, bisection: Bisection) -> None:
-    from builder.diagnosis import description
-
     terminal.line(
         f"{bisection.name}: {bisection.step} differs from the original module on golden"
         f" {bisection.golden}: {bisection.problem}",
         color="red",
     )
-    for label, text in description(bisection):
+    for label, text in diagnosis.description(bisection):
         terminal.line(f"  {label:9} {text}")
     if bisection.culprit and bisection.culprit.share is not None:
         terminal.line(

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from builder import engine
 from builder.cli import options
 
 FLAGS = {
@@ -130,8 +131,6 @@ def take(settings: dict[str, Any]) -> Any:
     """Take the builder's options out of a command's settings, as BuildOptions. Raises
     UsageError.
     """
-    from builder.engine import BuildOptions, parse_capabilities
-
     names = (
         "workspace_bytes",
         "optimization_level",
@@ -142,8 +141,8 @@ def take(settings: dict[str, Any]) -> Any:
     chosen = {name: settings.pop(name) for name in names}
     sources = settings.pop("sources")
     pools = dict(settings.pop("pools"))
-    targets = parse_capabilities(settings.pop("targets"))
-    return BuildOptions(
+    targets = engine.parse_capabilities(settings.pop("targets"))
+    return engine.BuildOptions(
         **chosen,
         compute_capabilities=targets,
         tactic_sources=sources or None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from builder import repository
 from builder.cli import build_options, options
 from builder.cli.command import command, describe
 from builder.cli.repo import common_exit_code
@@ -63,10 +64,9 @@ def check_command(
     `repo` finds them. Nothing is published.
     """
     from builder.cli.isolated import examine_all
-    from builder.repository import Settings
 
     chosen = build_options.take(arguments)
-    settings = Settings(
+    settings = repository.Settings(
         options=chosen, inputs=options.parsed(inputs), store=store, **arguments
     )
     without: dict[str, ManifestError] = {}

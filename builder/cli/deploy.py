@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from builder import deployment
 from builder.choices import PLATFORMS
 from builder.cli import options
 from builder.cli.command import command
@@ -134,8 +135,6 @@ def deploy_command(
     """Write the manifests with which Kubernetes or KServe serves REPOSITORY: a kustomize base, or a
     ServingRuntime and an InferenceService. docs/deploy.md explains them.
     """
-    from builder import deployment
-
     unused = [
         option
         for option in OF_THE_BASE
@@ -170,18 +169,18 @@ def _as_data(manifests: WrittenManifests) -> dict[str, Any]:
 
 def _settings(repository: Path, settings: dict[str, Any]) -> Settings:
     """Convert the options. Raises UsageError for an invalid value."""
-    from builder.deployment import Settings, Storage, check_name
-
     name = settings.pop("name") or re.sub(
         r"[_.]", "-", repository.resolve().name.lower()
     )
-    check_name(name)
-    storage = Storage.parsed(settings.pop("storage") or f"pvc://{name}-models")
+    deployment.check_name(name)
+    storage = deployment.Storage.parsed(
+        settings.pop("storage") or f"pvc://{name}-models"
+    )
     memory = settings.pop("memory")
     labels = settings.pop("node_labels")
     shared = settings.pop("allow_client_shm")
     passed = {key: value for key, value in settings.items() if value is not None}
-    return Settings(
+    return deployment.Settings(
         name=name,
         storage=storage,
         memory=_bytes(memory) if memory else None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from builder import __version__
+from builder import __version__, deployment, engine, parity, processes, serving
 from builder.cli import options
 from builder.cli.command import command
 from builder.cli.terminal import Terminal
@@ -111,10 +111,7 @@ def _preflight(
 ) -> int:
     from dataclasses import asdict
 
-    from builder import deployment
-    from builder.parity import served
-
-    served.chosen(repository, only)
+    parity.served.chosen(repository, only)
     server = _server_of(options)
     findings = deployment.preflight(repository, server, only)
     errors = [finding for finding in findings if finding.severity == deployment.ERROR]
@@ -131,8 +128,6 @@ def _preflight(
 def _server_of(options: dict[str, Any]) -> ServerFacts:
     """The server that the options name. Raises click.UsageError, and the errors of reaching it."""
     from dataclasses import replace
-
-    from builder import deployment
 
     if options["image"] and options["url"]:
         raise click.UsageError("--image and --url exclude each other: choose one")
@@ -191,11 +186,9 @@ def _torch() -> Finding:
 
 
 def _flavor() -> Finding:
-    from builder.engine import flavor
-
     needs = "building plans"
     try:
-        name = flavor.resolve()
+        name = engine.flavor.resolve()
     except EnvironmentProblem as error:
         return Finding("TensorRT", needs, None, error.fix, essential=True)
     return Finding(
@@ -226,10 +219,8 @@ def _driver() -> Finding:
 
 
 def _server() -> Finding:
-    from builder.serving import find, server_version
-
     try:
-        installation = find()
+        installation = serving.find()
     except EnvironmentProblem as error:
         return Finding(
             "tritonserver",
@@ -237,7 +228,7 @@ def _server() -> Finding:
             None,
             f"{error.message}: {error.fix}",
         )
-    words = f"{server_version(installation) or ''} {installation.executable}".strip()
+    words = f"{serving.server_version(installation) or ''} {installation.executable}".strip()
     if installation.bundle:
         words += " (deeply nested JSON crashes Triton 24.10; docker/nginx.conf limits requests)"
     return Finding("tritonserver", "serve, verify --serve", words)
@@ -268,8 +259,6 @@ def _python() -> Finding:
 
 
 def _sandbox() -> Finding:
-    from builder import processes
-
     mechanisms = " and ".join(
         name for name, here in processes.available().items() if here
     )
@@ -292,15 +281,13 @@ PROBES: tuple[Callable[[], Finding], ...] = (
 
 def devices() -> list[dict[str, Any]]:
     """The GPUs that the CUDA driver reports, JSON-able; empty without a driver."""
-    from builder.engine import gpu
-
     return [
         {
             "name": device.name,
             "compute_capability": ".".join(map(str, device.capability)),
             "memory": f"{device.memory / (1 << 30):.1f} GiB",
         }
-        for device in gpu.devices()
+        for device in engine.gpu.devices()
     ]
 
 

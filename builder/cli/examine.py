@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from builder import pipeline, unforeseen
+from builder import lowering, pipeline, store, triton, unforeseen
 from builder.cli.command import describe
 from builder.engine import needs_no_gpu
 from builder.errors import EnvironmentProblem, UnsupportedOperators
@@ -62,14 +62,10 @@ def examine(
 
 def _plans(order: Order) -> Plans:
     """The compiled plans, which are kept in the order's store."""
-    from builder import store
-
     return store.Plans(store.Store(order.store) if order.store else None)
 
 
 def _add(report: Report, stage: stages.Stage) -> None:
-    from builder.pipeline import reduced_precision
-
     if isinstance(stage, stages.Lowered):
         report["passes"] = len(stage.graph.trace)
         report["operators"] = {
@@ -78,7 +74,7 @@ def _add(report: Report, stage: stages.Stage) -> None:
         }
     elif isinstance(stage, stages.Prepared):
         if stage.quantized:
-            report["quantized"] = reduced_precision.as_data(stage.quantized)
+            report["quantized"] = pipeline.reduced_precision.as_data(stage.quantized)
         if stage.source.spec.state:
             report["state"] = _states(stage.source.spec)
     elif isinstance(stage, stages.Converted):
@@ -87,9 +83,7 @@ def _add(report: Report, stage: stages.Stage) -> None:
 
 def used(graph: LoweredGraph) -> Counter[str]:
     """How often each operator occurs in the graph, inner blocks included."""
-    from builder.lowering import ir
-
-    kinds = (node.kind() for node in ir.walk(graph.graph))
+    kinds = (node.kind() for node in lowering.ir.walk(graph.graph))
     return Counter(kind for kind in kinds if kind.startswith("aten::"))
 
 
@@ -140,9 +134,6 @@ def _segments(partition: Partition) -> list[Report]:
 
 def _add_artifact(report: Report, checked: stages.Checked) -> None:
     """The configs that would be written: the model's, and those of the steps of an ensemble."""
-    from builder import triton
-    from builder.triton import ensemble
-
     report["warnings"] = list(checked.warnings)
     if "fallback" in report:
         report["fallback"] |= {
@@ -152,7 +143,7 @@ def _add_artifact(report: Report, checked: stages.Checked) -> None:
     artifact = checked.artifact
     if isinstance(artifact, triton.EnsembleArtifact):
         steps = {step.spec.name: triton.config(step) for step in artifact.steps}
-        report["config"] = _text(ensemble.ensemble_config(artifact, steps))
+        report["config"] = _text(triton.ensemble.ensemble_config(artifact, steps))
         report["steps"] = {name: _text(message) for name, message in steps.items()}
     else:
         report["config"] = _text(triton.config(artifact))
@@ -160,8 +151,6 @@ def _add_artifact(report: Report, checked: stages.Checked) -> None:
 
 def _text(message: Any) -> str:
     """The config as text, without the hashes of files that are not built."""
-    from builder import triton
-
     for unknown in ("plan_sha256", "lowered_sha256"):
         message.parameters.pop(f"trt_build.{unknown}", None)
     return str(triton.config_text(message))

@@ -7,6 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from builder import repository
 from builder.cli import build_options, options
 from builder.cli.command import command
 from builder.cli.terminal import Terminal
@@ -44,10 +45,8 @@ def explain_command(
     MODELS and the options are those of `repo`. MODELS may also be the folder of a published model.
     Nothing is built, and torch is not loaded.
     """
-    from builder.repository import explain
-
     chosen = build_options.take(settings)
-    reports = explain(
+    reports = repository.explain(
         models,
         out,
         options=chosen,

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from builder import farm
 from builder.cli import options
 from builder.cli.command import command
 from builder.cli.formatting import Context
@@ -33,19 +34,16 @@ def status_command(terminal: Terminal, /, farm_file: Path) -> None:
     """Show which nodes can build for each target of FARM.yaml, and the runs of `repo --farm` on its
     cluster.
     """
-    from builder import farm
-    from builder.farm import board, cluster
-
     farm_config = farm.read(farm_file)
-    with cluster.connected(farm_config, running=True) as library:
-        alive = cluster.nodes(library)
+    with farm.cluster.connected(farm_config, running=True) as library:
+        alive = farm.cluster.nodes(library)
         targets = []
         for target in farm_config.targets:
-            demand = cluster.demand(target)
-            nodes = sum(cluster.fits(node, demand) for node in alive)
+            demand = farm.cluster.demand(target)
+            nodes = sum(farm.cluster.fits(node, demand) for node in alive)
             targets.append({"target": target.name, "takes": demand, "nodes": nodes})
-        runs = [about for about, _ in board.runs(library)]
-        dashboard = cluster.dashboard(library)
+        runs = [about for about, _ in farm.board.runs(library)]
+        dashboard = farm.cluster.dashboard(library)
     data = {
         "nodes": len(alive),
         "dashboard": dashboard,
@@ -61,11 +59,8 @@ def cancel_command(terminal: Terminal, /, farm_file: Path) -> None:
     """Cancel every run of `trt-build repo --farm` on the cluster of FARM.yaml. Such a run publishes
     nothing and ends with exit code 130. Built plans stay in the store.
     """
-    from builder import farm
-    from builder.farm import board, cluster
-
-    with cluster.connected(farm.read(farm_file), running=True) as library:
-        names = board.cancel(library)
+    with farm.cluster.connected(farm.read(farm_file), running=True) as library:
+        names = farm.board.cancel(library)
     text = f"canceled: {', '.join(names)}" if names else "no run to cancel"
     terminal.result({"canceled": names}, lambda: terminal.line(text))
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from builder import frontends, lowering, manifest, torchscript
 from builder.dtypes import name_of
 from builder.errors import LoweringError, ModelError, TrtBuildError, UnboundedListError
 
@@ -93,8 +94,6 @@ def guesses(
 
 def _parts(file: Path, libraries: Sequence[Path]) -> list[str]:
     """The submodules whose forward takes tensors only."""
-    from builder import frontends, torchscript
-
     if file.suffix == frontends.SUFFIX:
         return []
     with contextlib.suppress(Exception):  # the error of the whole file is reported
@@ -114,11 +113,9 @@ def _takes_tensors(part: Any) -> bool:
 def _guesses(
     file: Path, module: str | None, libraries: Sequence[Path], plugins: Sequence[str]
 ) -> Guessed:
-    from builder import frontends
     from builder.cli import guess_state
-    from builder.torchscript import plugins as loading
 
-    loading.load(plugins)
+    torchscript.plugins.load(plugins)
     loaded = frontends.load(file, module, libraries=libraries)
     elements = _first_elements(loaded)
     lowered, max_lengths = _lowered(loaded, elements)
@@ -196,12 +193,12 @@ def _with_ranks(
 
 def _of_ranks(inputs: Sequence[Guess]) -> list[TensorSpec]:
     """Specs of the guessed dtypes and ranks, without known sizes."""
-    from builder.manifest import TensorSpec
-
     specs = []
     for guess in inputs:
         axes = tuple(f"axis_{index}" for index in range(len(guess.shape)))
-        specs.append(TensorSpec(guess.dtype, axes, dict.fromkeys(axes, (1, 2, 8))))
+        specs.append(
+            manifest.TensorSpec(guess.dtype, axes, dict.fromkeys(axes, (1, 2, 8)))
+        )
     return specs
 
 
@@ -209,8 +206,6 @@ def _lowered(
     loaded: Any, elements: Collection[str], specs: Sequence[TensorSpec] = ()
 ) -> tuple[LoweredGraph, dict[str, int]]:
     """The lowered graph, and a guess of the largest length of each list of unknown length."""
-    from builder import frontends, lowering
-
     max_lengths: dict[str, int] = {}
     optional = list(elements)
     while True:
@@ -252,13 +247,13 @@ def _first_elements(module: Any) -> dict[str, str]:
 
 def _of_exported(program: ExportedModule, lowered: LoweredGraph) -> Guessed:
     from builder.cli import guess_state
-    from builder.manifest import axis_ranges
 
     axes = program.axes
     specs = axes.specs()
     inputs = [Guess(str(spec.name), spec.dtype, spec.shape, "", "") for spec in specs]
     dims = {
-        axis: (span, axes.comment(axis)) for axis, span in axis_ranges(specs).items()
+        axis: (span, axes.comment(axis))
+        for axis, span in manifest.axis_ranges(specs).items()
     }
     return Guessed(
         inputs, list(lowered.outputs), guess_state.pairs(lowered), program.fixed, dims
@@ -267,14 +262,12 @@ def _of_exported(program: ExportedModule, lowered: LoweredGraph) -> Guessed:
 
 def _dropped(module: Any, inputs: Sequence[str]) -> dict[str, str]:
     """The arguments of forward that are not inputs of the lowered graph, with the reason."""
-    from builder.lowering import contains
-
     schema = getattr(getattr(module, "forward", None), "schema", None)
     dropped = {}
     arguments = schema.arguments[1:] if schema else ()
     for argument in arguments:
         name = argument.name
-        if any(contains(name, inner) for inner in inputs):
+        if any(lowering.contains(name, inner) for inner in inputs):
             continue
         dropped[name] = "no output depends on it"
         if argument.has_default_value():
@@ -303,8 +296,6 @@ def guesses_here(
 
 def _examples(file: Path, module: Any) -> dict[str, Example]:
     """The example inputs of the trace by argument name; only forward of the whole file has them."""
-    from builder import torchscript
-
     recorded = torchscript.inspect(file, check_sums=False).examples
     names = [argument.name for argument in module.forward.schema.arguments[1:]]
     return {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from builder import parity
 from builder.cli import options
 from builder.cli.command import command
 from builder.cli.terminal import Terminal
@@ -46,9 +47,7 @@ def health_command(
     Exit codes: 0 all models are healthy, 3 an output is incorrect, 4 a model or the server does not
     respond.
     """
-    from builder.parity import health
-
-    models = health(
+    models = parity.health(
         repository, url, grpc_url, list(only) or None, timeout=timeout, access=access
     )
     code = exit_code(models)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from builder import report, triton
 from builder.cli import options
 from builder.cli.command import command
 from builder.cli.terminal import Terminal
@@ -52,11 +53,9 @@ def history_command(
     """
     from dataclasses import asdict
 
-    from builder.triton import history
-
     entries_by_model = {
-        folder.name: history.history(folder)
-        for folder in history.models(repository, only)
+        folder.name: triton.history.history(folder)
+        for folder in triton.history.models(repository, only)
     }
     bench = _figures(terminal, repository, list(entries_by_model))
     data = []
@@ -79,10 +78,8 @@ def _figures(
     terminal: Terminal, repository: Path, names: Sequence[str]
 ) -> dict[str, dict[str, list[dict[str, Any]]]]:
     """The figures of each model by the identity of the version. A note if they cannot be read."""
-    from builder.report import records
-
     try:
-        return {name: records.figures(repository, name) for name in names}
+        return {name: report.records.figures(repository, name) for name in names}
     except UsageError as error:
         terminal.note(f"no figures are shown: {error.where}: {error.message}")
         return {name: {} for name in names}

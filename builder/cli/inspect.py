@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from builder import engine, manifest, partition, pipeline, store, torchscript
 from builder.cli import options
 from builder.cli.command import command
 from builder.cli.terminal import Terminal
@@ -56,14 +57,12 @@ def inspect_command(terminal: Terminal, /, target: Path, **settings: Any) -> Non
             f"--graph draws a model file, and {target} is published",
             fix="name the model file",
         )
-    from builder.store import shaped
 
-    with shaped(target):
+    with store.shaped(target):
         kind(terminal, target, settings)
 
 
 def _network(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None:
-    from builder import manifest
     from builder.cli import isolated
     from builder.report import records
 
@@ -93,17 +92,15 @@ def network_here(
     """The model's network as JSON data, built in this process; with `draws`, the SVG of its
     segments. Raises the errors of the model.
     """
-    from builder.engine import flavor as flavors
-    from builder.pipeline import fallback, stages, state
-    from builder.torchscript import plugins as loading
-
-    flavors.select(flavor)
-    loading.load(plugins)
-    source = stages.lower(stages.load(spec))
-    spec, lowered, _ = state.batch_first(spec, source.graph, source.outputs, ())
+    engine.flavor.select(flavor)
+    torchscript.plugins.load(plugins)
+    source = pipeline.stages.lower(pipeline.stages.load(spec))
+    spec, lowered, _ = pipeline.state.batch_first(
+        spec, source.graph, source.outputs, ()
+    )
     if draws:
         return _drawn(lowered, spec, source.outputs)
-    network = fallback.to_network(lowered, spec, source.outputs).network
+    network = pipeline.fallback.to_network(lowered, spec, source.outputs).network
     return {
         "name": spec.name,
         "inputs": [_tensor(network.get_input(i)) for i in range(network.num_inputs)],
@@ -116,16 +113,13 @@ def network_here(
 
 def _drawn(lowered: Any, spec: ModelSpec, names: Sequence[str]) -> dict[str, Any]:
     """The SVG of the model's segments. A model without torch segments is one segment."""
-    from builder import partition
-    from builder.pipeline import fallback
-
     lowered = lowered.named(names)
     parts = partition.split(
         lowered,
         spec.inputs,
         spec.profiles,
         spec.fallback,
-        in_torch=fallback.kept_nodes(lowered),
+        in_torch=pipeline.fallback.kept_nodes(lowered),
     )
     return {"svg": partition.svg(parts), "summary": parts.summary()}
 

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from builder import diagnosis, parity
 from builder.cli import isolated
 from builder.cli.terminal import Terminal, command_line
 from builder.errors import TrtBuildError, UsageError
@@ -61,26 +62,24 @@ def run_ladders(
     then the engine if the machine has a GPU, then the outputs of the `endpoint`. Steps of an
     ensemble are left out. Raises UsageError where `source` does not have a model.
     """
-    from builder.diagnosis import Ladder
-
     names = models_of(repository, models)
     results = {model.name: model for model in endpoint}
     orders = [order_of(repository, name, source) for name in names]
     network_steps = _up_to_the_network(repository, orders, source, progress)
     engines = _engines(repository, names, progress)
     return [
-        Ladder(name, (*steps, engines[name], _endpoint_step(results.get(name))))
+        diagnosis.Ladder(
+            name, (*steps, engines[name], _endpoint_step(results.get(name)))
+        )
         for name, steps in zip(names, network_steps, strict=True)
     ]
 
 
 def models_of(repository: Path, models: Sequence[str] | None) -> list[str]:
     """`models`, or all of the repository, without the steps of ensembles. Raises UsageError."""
-    from builder.parity import served
-
     return [
         name
-        for name in served.chosen(repository, models or None)
+        for name in parity.served.chosen(repository, models or None)
         if not (published.sidecar(repository / name) or {}).get("step_of")
     ]
 
@@ -114,8 +113,6 @@ def order_of(repository: Path, name: str, source: Source) -> Order:
 def _up_to_the_network(
     repository: Path, orders: Sequence[Order], source: Source, progress: Progress
 ) -> list[tuple[Step, ...]]:
-    from builder.diagnosis import Step
-
     steps: list[tuple[Step, ...]] = []
     for order in orders:
         run_steps = partial(_run_steps_here, order, repository / order.spec.name)
@@ -123,47 +120,44 @@ def _up_to_the_network(
             [run_steps], source.isolate, limits=order.spec.limits, progress=progress
         )
         if isinstance(result, TrtBuildError):
-            result = (Step("original", problem=result.message),)
+            result = (diagnosis.Step("original", problem=result.message),)
         steps.append(result)
     return steps
 
 
 def _run_steps_here(order: Order, folder: Path, report: Any) -> tuple[Step, ...]:
     """The steps of one model up to its networks, in this process."""
-    from builder.diagnosis import run_steps
-    from builder.parity import served
-
-    return run_steps(order, served.read(folder), report)
+    return diagnosis.run_steps(order, parity.served.read(folder), report)
 
 
 def _engines(
     repository: Path, names: Sequence[str], progress: Progress
 ) -> dict[str, Step]:
     """The outputs of each model's plan on this machine's GPU."""
-    from builder import parity
-    from builder.diagnosis import Step, step_of_parity
+
     from builder.engine import flavor
 
     if not flavor.has_gpu():
-        return {name: Step("engine", note="no CUDA device found") for name in names}
+        return {
+            name: diagnosis.Step("engine", note="no CUDA device found")
+            for name in names
+        }
     steps = {}
     for name in names:
         try:
             (result,) = parity.verify_engines(
                 repository, [name], repeat=0, progress=progress
             )
-            steps[name] = step_of_parity("engine", result)
+            steps[name] = diagnosis.step_of_parity("engine", result)
         except TrtBuildError as error:
-            steps[name] = Step("engine", note=error.message)
+            steps[name] = diagnosis.Step("engine", note=error.message)
     return steps
 
 
 def _endpoint_step(model: ModelParity | None) -> Step:
-    from builder.diagnosis import Step, step_of_parity
-
     if model is None:
-        return Step("endpoint", note="neither --serve nor --url is given")
-    return step_of_parity("endpoint", model)
+        return diagnosis.Step("endpoint", note="neither --serve nor --url is given")
+    return diagnosis.step_of_parity("endpoint", model)
 
 
 def show(terminal: Terminal, ladders: Sequence[Ladder], models: Path) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from builder import frontends, lowering, torchscript
 from builder.cli import options, paths
 from builder.cli.command import command
 from builder.cli.terminal import Terminal, may_color
@@ -149,10 +150,7 @@ def lower_here(options: LowerOptions, report: Any) -> Result:
     """Lower the file in this process. Raises UsageError for an unknown pass, ModelFileError and
     LoweringError.
     """
-    from builder import frontends, lowering
-    from builder.torchscript import plugins
-
-    plugins.load(options.plugins)
+    torchscript.plugins.load(options.plugins)
     loaded = frontends.load(options.file, options.module, libraries=options.libraries)
     half = _computes_in_half(options.precision)
     keep_text = bool(options.diff_passes or options.out)
@@ -226,16 +224,22 @@ def _require_pass(name: str, later: Collection[str]) -> None:
     """Raise UsageError for a name that is not a pass, or that is a pass of conversion outside
     `later`.
     """
-    from builder.lowering import FIRST_STEPS, every_pass, passes_for
+
     from builder.manifest import did_you_mean
 
     names = list(
-        dict.fromkeys([*FIRST_STEPS, *(step.name for step in every_pass()), *later])
+        dict.fromkeys(
+            [
+                *lowering.FIRST_STEPS,
+                *(step.name for step in lowering.every_pass()),
+                *later,
+            ]
+        )
     )
     if name in names:
         return
     for precision, half in (("fp16", True), ("fp32", False)):
-        if name in (step.name for step in passes_for(half)):
+        if name in (step.name for step in lowering.passes_for(half)):
             raise UsageError(
                 f"{name} is conversion's, for one precision",
                 fix=f"add --precision {precision}",
@@ -244,9 +248,7 @@ def _require_pass(name: str, later: Collection[str]) -> None:
 
 
 def _write(lowered: Any, out: Path, *, whole: bool) -> list[Path]:
-    from builder.lowering import write_sequence
-
-    written = write_sequence(lowered.trace, out)
+    written = lowering.write_sequence(lowered.trace, out)
     saved = out / "lowered.pt"
     if whole:  # a graph in the middle of its lowering may hold what no file can
         lowered.save(saved)

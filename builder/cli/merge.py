@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from builder import store, triton
 from builder.cli import options
 from builder.cli.command import command
 from builder.cli.terminal import Terminal
@@ -43,15 +44,14 @@ def merge_command(
     for which it has no plan. A plan of --hardware-compatible ampere_plus serves all GPUs that have
     no specific plan.
     """
-    from builder import store, triton
+
     from builder.repository import preflight
-    from builder.triton import signatures
 
     for repository in repositories:
         preflight.refuse_nested(repository, out)
     preflight.check(out)
     store.clean_up(out)
-    with signatures.signing_with(sign):
+    with triton.signatures.signing_with(sign):
         merged = triton.merge(repositories, out)
     if write_env:
         options.write_env_file(terminal, out)

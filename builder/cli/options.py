@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from builder import manifest, report, serving, triton
 from builder.choices import (
     FLAVORS,
     LAYOUTS,
@@ -289,9 +290,9 @@ def access(function: Any) -> Any:
         token_file: Path | None,
         **settings: Any,
     ) -> Any:
-        from builder.serving import Access
-
-        access = Access(tls_ca, tls_cert, tls_key, _headers(headers, token_file))
+        access = serving.Access(
+            tls_ca, tls_cert, tls_key, _headers(headers, token_file)
+        )
         access.check()
         return function(*arguments, access=access, **settings)
 
@@ -345,9 +346,7 @@ def require_writable_results(repository: Path, kind: str) -> None:
     """Raise EnvironmentProblem if --record cannot keep results of this kind, one of
     builder.report.records.KINDS.
     """
-    from builder.report import records
-
-    records.require_writable(records.path(repository, kind))
+    report.records.require_writable(report.records.path(repository, kind))
 
 
 endpoint = together(url, grpc_url, access)
@@ -408,9 +407,7 @@ def _outlives(store: str | None, suffix: str) -> None:
 
 def note_unread(terminal: Terminal, models: Path) -> None:
     """Name the files in the folder `models` that trt-build does not read."""
-    from builder.manifest import unread
-
-    for name in unread(models):
+    for name in manifest.unread(models):
         terminal.note(
             f"{name}: not read: trt-build reads .pt and .pt2 files; write one with torch.jit.trace,"
             " torch.jit.script or torch.export"
@@ -423,10 +420,9 @@ def without_source(terminal: Terminal, models: Path, out: Path) -> list[str]:
     which is noted: the results of the build are still to be shown.
     """
     from builder.cli.terminal import command_line
-    from builder.manifest import find_models
     from builder.store import published, retired
 
-    sources = find_models(models) if models.is_dir() and out.is_dir() else []
+    sources = manifest.find_models(models) if models.is_dir() and out.is_dir() else []
     is_folder_of_models = any(
         source.name != models.resolve().name for source in sources
     )
@@ -450,9 +446,7 @@ def without_source(terminal: Terminal, models: Path, out: Path) -> list[str]:
 
 def parsed(inputs: tuple[str, ...]) -> list[Any]:
     """The TensorSpec of each --input. Raises UsageError."""
-    from builder.manifest import parse_input
-
-    return [parse_input(text) for text in inputs]
+    return [manifest.parse_input(text) for text in inputs]
 
 
 def note_incompatible(
@@ -468,8 +462,6 @@ def note_incompatible(
 
 def write_env_file(terminal: Terminal, repository: Path) -> None:
     """Write the .env beside the repository, for `--write-env`, and report it."""
-    from builder import triton
-
     note_env(terminal, triton.write_env(repository))
 
 
@@ -480,10 +472,8 @@ def note_env(terminal: Terminal, path: Path) -> None:
 
 def note_unsigned(terminal: Terminal, folders: Sequence[Path]) -> None:
     """Report models that were signed before and are not signed now."""
-    from builder.triton import signatures
-
     for folder in folders:
-        if not signatures.is_signed(folder):
+        if not triton.signatures.is_signed(folder):
             terminal.note(
                 f"{folder.name}: warning: this change removed its signature; use --sign, or run"
                 f" `trt-build sign {folder.parent} --key PRIVATE_KEY`"

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 import click
 
+from builder import store
 from builder.cli.terminal import Terminal
 
 LOCAL_ONLY = {
@@ -132,7 +133,6 @@ def local(context: click.Context, terminal: Terminal) -> Iterator[None]:
         yield
         return
     from builder.errors import UsageError
-    from builder.store import buckets
 
     refused = [text for name, text in LOCAL_ONLY.items() if context.params.get(name)]
     if refused:
@@ -146,7 +146,9 @@ def local(context: click.Context, terminal: Terminal) -> Iterator[None]:
     }
     with contextlib.ExitStack() as stack:
         for name, url in urls.items():
-            mirror = stack.enter_context(buckets.opened(url, writes=name in writes))
+            mirror = stack.enter_context(
+                store.buckets.opened(url, writes=name in writes)
+            )
             context.params[name] = mirror.path
             terminal.names[str(mirror.path)] = url
             terminal.names[str(mirror.copy)] = url.rstrip("/").rpartition("/")[0]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from builder import report, repository, store, triton
 from builder.cli import options
 from builder.cli.command import command
 from builder.cli.terminal import Terminal
@@ -45,18 +46,15 @@ def promote_command(
     The models are published one by one, each atomically. The command ends at the first model that
     is refused.
     """
-    from builder.report import records
-    from builder.triton import history, signatures
-
-    folders = history.models(source, only)
+    folders = triton.history.models(source, only)
     _prepare(source, target)
-    with signatures.signing_with(sign):
+    with triton.signatures.signing_with(sign):
         promotions = [
-            history.promote(folder, target, accept=accept_incompatible)
+            triton.history.promote(folder, target, accept=accept_incompatible)
             for folder in folders
         ]
     names = [folder.name for folder in folders]
-    terminal.note_if_any(records.carry(source, target, names))
+    terminal.note_if_any(report.records.carry(source, target, names))
     _note_unsigned(terminal, folders, target)
     if write_env:
         options.write_env_file(terminal, target)
@@ -69,20 +67,17 @@ def _prepare(source: Path, target: Path) -> None:
     """Check that models can be published into `target`, and remove what interrupted commands left
     there.
     """
-    from builder import store
-    from builder.repository import preflight
-
-    preflight.refuse_nested(source, target)
-    preflight.check(target)
+    repository.preflight.refuse_nested(source, target)
+    repository.preflight.check(target)
     store.clean_up(target)
 
 
 def _note_unsigned(terminal: Terminal, folders: Sequence[Path], target: Path) -> None:
     """Report the models that are signed in FROM and not signed in TO."""
-    from builder.triton import signatures
-
     signed = [
-        target / folder.name for folder in folders if signatures.is_signed(folder)
+        target / folder.name
+        for folder in folders
+        if triton.signatures.is_signed(folder)
     ]
     options.note_unsigned(terminal, signed)
 

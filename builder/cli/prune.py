@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from builder import report, store, triton
 from builder.cli import options
 from builder.cli.command import command
 from builder.cli.terminal import Terminal
@@ -37,17 +38,15 @@ def prune_command(
     version is always kept. The figures of removed versions are removed. Steps of a removed ensemble
     version are removed at a later publication.
     """
-    from builder import store
-    from builder.report import records
-    from builder.triton import history, signatures
-
     store.clean_up(repository)
-    folders = history.models(repository, only)
-    was_signed = [folder for folder in folders if signatures.is_signed(folder)]
-    with signatures.signing_with(sign):
-        removed = {folder.name: history.prune(folder, keep) for folder in folders}
+    folders = triton.history.models(repository, only)
+    was_signed = [folder for folder in folders if triton.signatures.is_signed(folder)]
+    with triton.signatures.signing_with(sign):
+        removed = {
+            folder.name: triton.history.prune(folder, keep) for folder in folders
+        }
     changed = [name for name, numbers in removed.items() if numbers]
-    terminal.note_if_any(records.forget(repository, changed))
+    terminal.note_if_any(report.records.forget(repository, changed))
     options.note_unsigned(terminal, was_signed)
     data = [{"name": name, "removed": numbers} for name, numbers in removed.items()]
     terminal.result(

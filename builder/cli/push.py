@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from builder import deployment, report, serving, triton
 from builder.cli import options
 from builder.cli.command import command
 from builder.cli.terminal import Terminal
@@ -64,14 +65,13 @@ def push_command(
 
     Exit codes: 0 all models are live, 3 one was rejected or rolled back, 4 no server.
     """
-    from builder import deployment
+
     from builder.cli.verify import quiet_interrupts
-    from builder.triton import signatures
 
     target = _target(to or repository, url, settings)
     quiet_interrupts()
     _prepare(repository, target, only)
-    with signatures.signing_with(sign), terminal.progress() as progress:
+    with triton.signatures.signing_with(sign), terminal.progress() as progress:
         pushes = deployment.push(
             repository, target, only, accept=accept_incompatible, progress=progress
         )
@@ -91,16 +91,13 @@ def _carry_figures(
     """Copy the recorded figures of the pushed models to the repository that is served."""
     if served == repository:
         return
-    from builder.report import records
 
     pushed = [push.name for push in pushes if push.live]
-    terminal.note_if_any(records.carry(repository, served, pushed))
+    terminal.note_if_any(report.records.carry(repository, served, pushed))
 
 
 def _target(served: Path, url: str | None, settings: dict[str, Any]) -> Target:
     """The server that reads the repository `served`, and how long to wait for it."""
-    from builder import deployment
-
     if not url:
         raise click.UsageError(
             "push requires the address of the server: --url HOST:PORT"
@@ -118,12 +115,11 @@ def _target(served: Path, url: str | None, settings: dict[str, Any]) -> Target:
 
 def _with_control_token(access: Access, file: Path | None) -> Access:
     """`access` with the token in the file, which lets the server load models."""
-    from builder.serving import CONTROL_HEADER
-
     if file is None:
         return access
     return replace(
-        access, headers={**access.headers, CONTROL_HEADER: options.token_in(file)}
+        access,
+        headers={**access.headers, serving.CONTROL_HEADER: options.token_in(file)},
     )
 
 
@@ -131,8 +127,6 @@ def _prepare(repository: Path, target: Target, only: tuple[str, ...]) -> None:
     """Repair what interrupted commands left. Raises EnvironmentProblem where preflight finds that
     the server cannot serve the models.
     """
-    from builder import deployment
-
     deployment.check_local(repository, target, only)
     deployment.require_fit(
         repository, deployment.of_endpoint(target.http, target.access), only

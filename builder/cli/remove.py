@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from builder import report, store, triton
 from builder.cli import options, prune
 from builder.cli.command import command
 from builder.cli.terminal import Terminal
@@ -27,15 +28,11 @@ def remove_command(
     A removed model cannot be rolled back. `trt-build repo` builds it again from its model file. A
     server in explicit mode serves it until you unload it.
     """
-    from builder import store
-    from builder.report import records
-    from builder.triton import history
-
     names = list(dict.fromkeys(models))
     store.clean_up(repository)
-    history.require_removable(repository, names)
-    removed = {name: history.remove(repository / name) for name in names}
-    terminal.note_if_any(records.forget(repository, names))
+    triton.history.require_removable(repository, names)
+    removed = {name: triton.history.remove(repository / name) for name in names}
+    terminal.note_if_any(report.records.forget(repository, names))
     data = [{"name": name, "removed": numbers} for name, numbers in removed.items()]
     terminal.result(
         {"repository": repository, "models": data},

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from builder import deployment, engine, processes, report, repository, store, triton
 from builder.cli import build_options, options, search
 from builder.cli.command import command, describe
 from builder.cli.terminal import Terminal, command_line
@@ -132,8 +133,6 @@ def repo_command(
     A model is published only if its network matches the original module. If a model fails, the
     others are still built. Unchanged models are not built again.
     """
-    from builder import processes
-
     context = click.get_current_context()
     if farm_file is not None:
         from builder.cli import repo_farm
@@ -191,9 +190,7 @@ def _run(
 
 
 def _write_sbom(out: Path) -> Path:
-    from builder.triton import sbom
-
-    return sbom.write(_sibling(out, "cdx.json"))
+    return triton.sbom.write(_sibling(out, "cdx.json"))
 
 
 def _report(
@@ -227,25 +224,20 @@ def _update_records(
     """Keep the results if requested, and remove the figures of removed versions. Returns a
     warning if these cannot be removed.
     """
-    from builder.report import records
-    from builder.triton import versions
-
     if record:
-        records.keep(out, records.BUILD, data)
-    if not records.folder(out).is_dir():  # without it, no sidecar has to be read
+        report.records.keep(out, report.records.BUILD, data)
+    if not report.records.folder(out).is_dir():  # without it, no sidecar has to be read
         return None
     ok = [result.name for result in results if result.ok]
-    with_versions = [name for name in ok if versions.policy_of(out / name).keep]
-    return records.forget(out, with_versions)
+    with_versions = [name for name in ok if triton.versions.policy_of(out / name).keep]
+    return report.records.forget(out, with_versions)
 
 
 def _used_flavor(terminal: Terminal, requested: str) -> dict[str, str | None]:
     """The TensorRT that builds: its name, its version, and why it was chosen."""
-    from builder.engine import flavor
-
-    name = flavor.resolve(requested)
-    version = flavor.installed_version(name)
-    reason = flavor.because(requested)
+    name = engine.flavor.resolve(requested)
+    version = engine.flavor.installed_version(name)
+    reason = engine.flavor.because(requested)
     if requested == "auto":
         terminal.hint(f"{name} {version}: {reason}")
     return {"name": name, "version": version, "because": reason}
@@ -267,8 +259,6 @@ def _built(
     """The results by name, and those of the search for precisions. A model whose search failed is
     not built.
     """
-    from builder.repository import build_repository
-
     searches: list[Search] = []
     with terminal.progress() as progress:
         if search_precision:
@@ -279,7 +269,9 @@ def _built(
                 model.name for model in searches if not model.error
             )
         if not results or settings["only"]:
-            results += build_repository(models, out, progress=progress, **settings)
+            results += repository.build_repository(
+                models, out, progress=progress, **settings
+            )
     return sorted(results, key=lambda result: result.name), searches
 
 
@@ -295,7 +287,6 @@ def _preflight(out: Path, results: list[ModelResult]) -> list[Preflight]:
     ]
     if not built:
         return []
-    from builder import deployment
 
     server = deployment.expected_server(out) if out.is_dir() else None
     if server is None:
@@ -327,8 +318,6 @@ def as_dict(result: ModelResult | Search) -> dict[str, Any]:
 
 def show(terminal: Terminal, results: list[ModelResult], out: Path) -> None:
     """Print the table of models, then the errors, and the next command."""
-    from builder.store import UNPUBLISHED
-
     terminal.table(COLUMNS, [_row(result) for result in results], numbers=COLUMNS[4:])
     for result in results:
         for warning in result.warnings:
@@ -338,7 +327,7 @@ def show(terminal: Terminal, results: list[ModelResult], out: Path) -> None:
         if result.error and not terminal.as_json:
             terminal.failure(f"{result.name}: {result.error}", None)
         published = result.ok and result.state not in NOT_PUBLISHED
-        if published and result.because not in ("", UNPUBLISHED):
+        if published and result.because not in ("", store.UNPUBLISHED):
             terminal.hint(f"{result.name}: rebuilt because: {result.because}")
     built = [result for result in results if result.ok]
     unexecuted = [result.name for result in built if result.plan_executed is False]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from builder import farm, store
 from builder.cli import options
 from builder.cli.command import describe
 from builder.cli.repo import common_exit_code
@@ -71,8 +72,6 @@ def run(context: click.Context) -> int:
 
     Returns the exit code. Raises the errors of build_on_farm.
     """
-    from builder import farm
-
     refuse(context)
     terminal: Terminal = context.obj
     params = context.params
@@ -97,8 +96,6 @@ def _built(
     terminal: Terminal, params: dict[str, Any], farm_config: Farm
 ) -> tuple[list[Outcome], str]:
     """The outcomes, and the URL of Ray's dashboard; it is empty where there is none."""
-    from builder import farm
-
     dashboards: list[str] = []
 
     def connected(url: str) -> None:
@@ -146,10 +143,8 @@ def _store(requested: str | None, farm_config: Farm) -> str | None:
 
     The local store is allowed only if no other machine builds.
     """
-    from builder.store import default_url
-
     url = requested or farm_config.store or os.environ.get("TRT_BUILD_STORE")
-    return url or (default_url() if farm_config.is_local else None)
+    return url or (store.default_url() if farm_config.is_local else None)
 
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:
@@ -199,10 +194,10 @@ def show(terminal: Terminal, outcomes: Sequence[Outcome], out: Path) -> None:
 
 def has_plans(repository: Path) -> bool:
     """Whether Triton itself loads a plan of the repository. Only such models can be merged."""
-    from builder.store import published
-
-    folders = published.recorded_folders(repository)
-    records = (published.read(folder / published.SIDECAR) for folder in folders)
+    folders = store.published.recorded_folders(repository)
+    records = (
+        store.published.read(folder / store.published.SIDECAR) for folder in folders
+    )
     return any(record.get("serve_as") == "tensorrt_plan" for record in records)
 
 

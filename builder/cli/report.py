@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from builder import report
 from builder.cli import options
 from builder.cli.command import command
 from builder.cli.terminal import Terminal
@@ -46,8 +47,6 @@ def report_command(
     The HTML page loads no other files. The exit code is 0 if the report was written, even if models
     failed.
     """
-    from builder import report
-
     old = report.read_old(since) if since else None
     if form is None and out:
         form = report.format_of(out)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from builder import store, triton
 from builder.cli import options
 from builder.cli.command import command
 from builder.cli.terminal import Terminal
@@ -43,14 +44,11 @@ def rollback_command(
     The manifest must enable kept versions: versions: {keep: 3}. A server in poll mode detects the
     change. In explicit mode the model must be loaded again.
     """
-    from builder import store
-    from builder.triton import history, signatures
-
     store.clean_up(repository)
-    (folder,) = history.models(repository, [model])
-    was_signed = signatures.is_signed(folder)
-    with signatures.signing_with(sign):
-        before, now = history.rollback(folder, to, accept=accept_incompatible)
+    (folder,) = triton.history.models(repository, [model])
+    was_signed = triton.signatures.is_signed(folder)
+    with triton.signatures.signing_with(sign):
+        before, now = triton.history.rollback(folder, to, accept=accept_incompatible)
     options.note_unsigned(terminal, [folder] if was_signed else [])
     if write_env:
         options.write_env_file(terminal, repository)

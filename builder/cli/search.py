@@ -7,6 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from builder import repository
 from builder.cli.terminal import Terminal
 from builder.errors import UsageError
 from builder.printable import counted
@@ -40,13 +41,11 @@ def run(
     The precision of the command line is then dropped. Raises UsageError if inputs on the command
     line replace a manifest.
     """
-    from builder.repository import search_precision
-
     if settings["inputs"] or settings["sample"]:
         raise UsageError(
             "--search-precision writes into manifests, and --input and --sample replace them"
         )
-    searches = search_precision(
+    searches = repository.search_precision(
         models,
         out=out,
         progress=progress,
@@ -62,10 +61,8 @@ def failures(searches: list[Search]) -> list[ModelResult]:
     """The results of the models without a suitable precision. They are not built in another
     precision.
     """
-    from builder.repository import ModelResult
-
     return [
-        ModelResult(search.name, error=search.error)
+        repository.ModelResult(search.name, error=search.error)
         for search in searches
         if search.error
     ]

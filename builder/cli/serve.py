@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from builder import deployment, serving, triton
 from builder.cli import options
 from builder.cli.command import command
 from builder.cli.terminal import Terminal
@@ -118,8 +119,6 @@ def serve_command(
     Models that fail to load are reported with the reason, and the others are served. The server is
     then live and not ready. Ctrl-C and SIGTERM end the server with exit code 0.
     """
-    from builder import serving
-
     chosen: Any = ports(*(settings[key] for key in PORTS)) | _changes(settings, address)
     if require_signature:
         _check_signatures(repository, require_signature, settings)
@@ -144,7 +143,7 @@ def serve_command(
 
 def _report_preflight(terminal: Terminal, repository: Path) -> None:
     """Print what prevents this machine from serving the models."""
-    from builder import deployment
+
     from builder.cli.doctor import note_preflight
 
     if repository.is_dir():
@@ -191,13 +190,11 @@ def _changes(settings: dict[str, Any], address: str) -> dict[str, Any]:
 
 def _cache_size(terminal: Terminal, repository: Path, settings: dict[str, Any]) -> int:
     """The size of the response cache in MiB; 0 if it would return responses of replaced models."""
-    from builder.serving import features
-
     changes = settings["watch"] or settings["explicit"]
     size = int(settings["response_cache"])
     if not (size and changes):
         return size
-    names = features.outdated(repository)
+    names = serving.features.outdated(repository)
     if names:
         terminal.note(
             f"warning: no response is cached, because {', '.join(names)} would have responses of"
@@ -209,13 +206,11 @@ def _cache_size(terminal: Terminal, repository: Path, settings: dict[str, Any]) 
 
 def _check_signatures(repository: Path, key: Path, settings: dict[str, Any]) -> None:
     """Raise an error where a model's signature does not hold for this key."""
-    from builder.triton import signatures
-
     if settings["watch"] or settings["explicit"]:
         raise click.UsageError(
             "--require-signature checks models only at the start: remove --watch and --explicit"
         )
-    signatures.require(repository, key)
+    triton.signatures.require(repository, key)
 
 
 def _token(file: Path | None, address: str) -> str | None:
@@ -262,13 +257,12 @@ def _report_failed(terminal: Terminal, server: Server) -> None:
 def _report_foreign(terminal: Terminal, repository: Path) -> None:
     """Name each version that Triton will serve and that trt-build did not write."""
     from builder.errors import UsageError
-    from builder.triton import versions
 
     if not repository.is_dir():
         return
     for folder in sorted(repository.iterdir()):
         try:
-            foreign = versions.foreign(folder)
+            foreign = triton.versions.foreign(folder)
         except (OSError, ValueError, UsageError):
             continue  # no model, or one that the server will report
         for number in foreign:

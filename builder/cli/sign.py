@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from builder import store, triton
 from builder.cli import options
 from builder.cli.command import command
 from builder.cli.terminal import Terminal
@@ -32,16 +33,12 @@ def sign_command(
     The files are signed as they are now: verify them first. `trt-build repo --sign` signs models as
     they are published. TRT_BUILD_SIGN_PASSWORD has the password of an encrypted key.
     """
-    from builder import store
-    from builder.store import published
-    from builder.triton import history, signatures
-
     store.clean_up(repository)
     if only:
-        history.models(repository, only)
-    published.model_names(repository)
-    with signatures.signing_with(key):
-        signed = signatures.sign_missing(repository, key, only)
+        triton.history.models(repository, only)
+    store.published.model_names(repository)
+    with triton.signatures.signing_with(key):
+        signed = triton.signatures.sign_missing(repository, key, only)
     data = {"repository": repository, "signed": signed}
     names = ", ".join(signed) or "nothing: every signature holds"
     terminal.result(data, lambda: terminal.line(f"signed: {names}"))

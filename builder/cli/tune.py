@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from builder import parity, report, tuning
 from builder.cli import options
 from builder.cli.bench import limit, numbers
 from builder.cli.command import command, describe
@@ -145,12 +146,11 @@ def tune_command(
     server.
     """
     from builder.cli.verify import quiet_interrupts
-    from builder.parity import served
 
     chosen = _options(arguments)
     settings = _settings(arguments, only)
     specs = settings.specs(models)
-    served.chosen(repository, [spec.name for spec in specs])
+    parity.served.chosen(repository, [spec.name for spec in specs])
     if not dry_run:
         _check_manifests(specs)
     quiet_interrupts()
@@ -176,11 +176,9 @@ def _check_manifests(specs: Iterable[ModelSpec]) -> None:
 
 
 def _exit_code(entries: list[dict[str, Any]]) -> int:
-    from builder.tuning import UNMET
-
     if any(entry["error"] for entry in entries):
         return 1
-    if any(entry["verdict"] == UNMET for entry in entries):
+    if any(entry["verdict"] == tuning.UNMET for entry in entries):
         return NO_LIMIT
     return 0
 
@@ -205,12 +203,10 @@ def _result(
 
 
 def _options(arguments: dict[str, Any]) -> TuneOptions:
-    from builder.tuning import Goal, TuneOptions, Values
-
     if arguments["rate"] and arguments["maximize"]:
         raise click.UsageError("--rate and --maximize exclude each other: choose one")
     percentile, ms = arguments["limit"] or (99.0, None)
-    values = Values(
+    values = tuning.Values(
         instances=_integers("--instances", arguments["instances"]),
         max_batch=_integers("--max-batch", arguments["max_batch"]),
         queue_delay_us=_integers("--queue-delay", arguments["queue_delay"]),
@@ -229,8 +225,8 @@ def _options(arguments: dict[str, Any]) -> TuneOptions:
         "goldens",
         "allow_torch",
     )
-    return TuneOptions(
-        Goal(percentile, ms, arguments["rate"]),
+    return tuning.TuneOptions(
+        tuning.Goal(percentile, ms, arguments["rate"]),
         values,
         **{name: arguments[name] for name in names},
     )
@@ -265,11 +261,10 @@ def _tuned(
     repository: Path,
 ) -> tuple[Tuned | None, TrtBuildError | None]:
     from builder.errors import EnvironmentProblem, TrtBuildError
-    from builder.tuning import tune
 
     try:
         with terminal.progress() as progress:
-            tuned = tune(
+            tuned = tuning.tune(
                 spec,
                 chosen,
                 settings,
@@ -313,9 +308,7 @@ def _recorder(
 
 
 def _record(repository: Path, entry: dict[str, Any]) -> None:
-    from builder.report import records
-
-    records.keep(repository, records.TUNE, {"models": [entry]})
+    report.records.keep(repository, report.records.TUNE, {"models": [entry]})
 
 
 def _write_to_manifest(manifest: Path | None, tuned: Tuned, repository: Path) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from builder import parity, report, store, triton
 from builder.cli import options, verdicts
 from builder.cli.command import command
 from builder.cli.serve import report_crash
@@ -219,8 +220,6 @@ def _compared(
     settings: Mapping[str, Any],
 ) -> list[ModelParity]:
     """The models of `names`, or all, against their goldens."""
-    from builder import parity
-
     with terminal.progress() as progress:
         if server_options.engine:
             repeat = settings["repeat"]
@@ -263,12 +262,12 @@ def _record(
     repository: Path, data: dict[str, Any], models: Sequence[ModelParity]
 ) -> None:
     """Record the results for `trt-build report`."""
-    from builder.report import records
-
     results = [{**model.as_dict(), "spread": model.spread()} for model in models]
-    records.keep(repository, records.VERIFY, {**data, "models": results})
+    report.records.keep(repository, report.records.VERIFY, {**data, "models": results})
     if "ladder" in data:
-        records.keep(repository, records.LADDER, {"models": data["ladder"]})
+        report.records.keep(
+            repository, report.records.LADDER, {"models": data["ladder"]}
+        )
 
 
 def _show(
@@ -291,15 +290,13 @@ def _unsigned(
     """By model: why its signature, or that of one of its steps, is not valid."""
     if key is None:
         return {}
-    from builder.store import step_names
-    from builder.triton import signatures
 
     if serve:  # unsigned models are not run
-        signatures.require(repository, key, models or ())
+        triton.signatures.require(repository, key, models or ())
         return {}
-    problems = signatures.problems(repository, key, models or (), served=True)
+    problems = triton.signatures.problems(repository, key, models or (), served=True)
     for folder in repository.iterdir():
-        for step in sorted(step_names(folder) & set(problems)):
+        for step in sorted(store.step_names(folder) & set(problems)):
             problems.setdefault(folder.name, f"step {step}: {problems[step]}")
     return problems
 
@@ -338,8 +335,6 @@ def serving(
     """(HTTP, gRPC) addresses of a tritonserver on free ports that has loaded `models` with their
     steps, or all of the repository. Clients may use shared memory if `memories` has any.
     """
-    from builder import parity
-
     if progress:
         progress("tritonserver", "start")
     with parity.serving_models(repository, models, memories) as server:

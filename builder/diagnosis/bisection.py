@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from builder.diagnosis import nodes, passes
+from builder import parity
+from builder.diagnosis import nodes, passes, reduction
+from builder.diagnosis.ladder import compared_graph, compared_segment
 from builder.diagnosis.nodes import Culprit
 from builder.errors import EnvironmentProblem, TrtBuildError
 from builder.pipeline import Clock, Order, segment_goldens, select_environment, stages
@@ -202,8 +204,6 @@ class _Bisect:
     ) -> tuple[Reduction | None, str]:
         if self.reduce_to is None or culprit is None:
             return None, ""
-        from builder.diagnosis import reduction
-
         with self.clock.phase("reduce"):
             return reduction.of_network(values, culprit, self.order, self.reduce_to)
 
@@ -216,8 +216,6 @@ class _Bisect:
     ) -> tuple[Reduction | None, str]:
         if self.reduce_to is None or fault.before is None:
             return None, ""
-        from builder.diagnosis import reduction
-
         with self.clock.phase("reduce"):
             graph = passes.graph_of(fault.before)
             return reduction.of_pass(
@@ -234,8 +232,6 @@ def _problem(
     """The problem of the network's outputs on this golden, and the indices of the affected outputs;
     all of them if a layer cannot be evaluated.
     """
-    from builder import parity
-
     all_indices = set(range(len(conversion.outputs)))
     try:
         outputs = segment_goldens.network_outputs(conversion, tensors, golden)
@@ -259,8 +255,6 @@ def _wrong_graph(
     precision: str,
 ) -> tuple[Golden, Comparison] | None:
     """The first golden for which torch's run of the graph differs."""
-    from builder.diagnosis.ladder import compared_graph
-
     compared = compared_graph(graph, spec, names, goldens, precision)
     for golden, (_, comparison) in zip(goldens, compared, strict=True):
         if not comparison.passed:
@@ -272,8 +266,6 @@ def _wrong_segments(converted: stages.Converted) -> tuple[str, str, str] | None:
     """The first segment that differs from the whole graph, both run by torch: its step, golden and
     problem.
     """
-    from builder.diagnosis.ladder import compared_segment
-
     partitioned = converted.partitioned
     if partitioned is None or converted.prepared.graph.as_written:
         return None
@@ -297,9 +289,7 @@ def _smallest_first(goldens: Sequence[Golden]) -> list[Golden]:
 
 
 def _tensor(golden: Golden, name: str) -> torch.Tensor:
-    from builder.parity import to_torch
-
-    return to_torch(golden.inputs[name])
+    return parity.to_torch(golden.inputs[name])
 
 
 def description(bisection: Bisection) -> Iterator[tuple[str, str]]:

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from builder import unforeseen
-from builder.errors import EnvironmentProblem
+from builder import parity, pipeline, torchscript, unforeseen
+from builder.errors import EnvironmentProblem, ParityError
 from builder.pipeline import Clock, Order, select_environment, stages
 
 if TYPE_CHECKING:
@@ -187,8 +187,6 @@ def _published(
 
     Raises ParityError for another file, or other inputs.
     """
-    from builder import parity, torchscript
-    from builder.errors import ParityError
 
     before = published.sidecar.get("source", {}).get("sha256")
     if before not in (None, torchscript.sha256(prepared.spec.path)):
@@ -212,9 +210,7 @@ def _equal(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
 
 
 def _by_torch(prepared: stages.Prepared) -> Iterator[Compared]:
-    from builder.pipeline import segment_goldens
-
-    precision = segment_goldens.torch_precision(prepared.spec)
+    precision = pipeline.segment_goldens.torch_precision(prepared.spec)
     graph = prepared.graph
     spec = prepared.spec
     return compared_graph(graph, spec, prepared.outputs, prepared.goldens, precision)
@@ -228,15 +224,14 @@ def compared_graph(
     precision: str,
 ) -> Iterator[Compared]:
     """Compare the graph, run by torch, with each golden; the outputs are named `names`."""
-    from builder import parity
+
     from builder.conversion import named_inputs
-    from builder.parity import to_numpy, to_torch
 
     inputs = [str(tensor_spec.name) for tensor_spec in named_inputs(spec.inputs, graph)]
     for golden in goldens:
-        results = graph.run(*(to_torch(golden.inputs[name]) for name in inputs))
+        results = graph.run(*(parity.to_torch(golden.inputs[name]) for name in inputs))
         tensors = graph.named(names).named_outputs(results)
-        outputs = {name: to_numpy(tensor) for name, tensor in tensors.items()}
+        outputs = {name: parity.to_numpy(tensor) for name, tensor in tensors.items()}
         yield (
             golden.name,
             parity.compare(outputs, golden, spec.tolerance, precision=precision),
@@ -267,20 +262,16 @@ def compared_segment(
     segment: Segment, partition: Partition, converted: stages.Converted
 ) -> Iterator[Compared]:
     """Compare the segment with the whole graph, on the whole graph's values."""
-    from builder import parity
-    from builder.parity import to_numpy
-    from builder.pipeline import segment_goldens
-
     spec = converted.prepared.spec
     for golden in converted.prepared.goldens:
         shaped = _boundary(segment, partition, golden)
         results = segment.lowered.run(*(shaped[name] for name in segment.inputs))
         outputs = {
-            name: to_numpy(tensor)
+            name: parity.to_numpy(tensor)
             for name, tensor in zip(segment.outputs, results, strict=True)
         }
-        truth = {name: to_numpy(shaped[name]) for name in segment.outputs}
-        precision = segment_goldens.torch_precision(spec)
+        truth = {name: parity.to_numpy(shaped[name]) for name in segment.outputs}
+        precision = pipeline.segment_goldens.torch_precision(spec)
         yield (
             golden.name,
             parity.compare(outputs, truth, spec.tolerance, precision=precision),
@@ -291,14 +282,12 @@ def _boundary(
     segment: Segment, partition: Partition, golden: Golden
 ) -> dict[str, torch.Tensor]:
     """The whole graph's values of the segment's inputs and outputs, by name."""
-    from builder.parity import to_torch
-
     whole = partition.whole
     assert whole is not None
     names = {
         name: partition.values[name] for name in (*segment.inputs, *segment.outputs)
     }
-    inputs = [to_torch(golden.inputs[name]) for name in partition.inputs]
+    inputs = [parity.to_torch(golden.inputs[name]) for name in partition.inputs]
     input_names = (value.debugName() for value in whole.graph.inputs())
     known = dict(zip(input_names, inputs, strict=True))
     known |= whole.values(*inputs, names=set(names.values()))
@@ -316,13 +305,12 @@ def _with_axis(tensor: torch.Tensor, name: str, partition: Partition) -> torch.T
 
 
 def _network(part: stages.Network, converted: stages.Converted) -> Iterator[Compared]:
-    from builder import parity
-    from builder.pipeline import segment_goldens
-
     spec = converted.prepared.spec
     for golden in part.goldens:
-        tensors = segment_goldens.network_inputs(part.conversion, golden)
-        outputs = segment_goldens.network_outputs(part.conversion, tensors, golden)
+        tensors = pipeline.segment_goldens.network_inputs(part.conversion, golden)
+        outputs = pipeline.segment_goldens.network_outputs(
+            part.conversion, tensors, golden
+        )
         compared = parity.compare(
             outputs, golden, spec.tolerance, precision=spec.precision
         )

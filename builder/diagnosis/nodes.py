@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from builder import lowering, parity, partition
+
 if TYPE_CHECKING:
     import torch
 
@@ -76,13 +78,11 @@ def values_of(conversion: Conversion, inputs: Sequence[torch.Tensor]) -> Values:
 
     Raises NetworkEvaluationError for inputs that do not fit.
     """
-    from builder.parity import compare_value, graph_and_network
-
     names = (value.debugName() for value in conversion.lowered.graph.inputs())
     input_values = dict(zip(names, inputs, strict=True))
-    truth, results = graph_and_network(conversion, inputs)
+    truth, results = parity.graph_and_network(conversion, inputs)
     compared = {
-        name: compare_value(name, outputs, truth[name], conversion.precision)
+        name: parity.compare_value(name, outputs, truth[name], conversion.precision)
         for name, outputs in results.items()
     }
     return Values(
@@ -97,11 +97,9 @@ def first_culprit(values: Values, outputs: Collection[int]) -> Culprit | None:
     both alone and in the network. Otherwise it is the first whose value exceeds it in the network,
     else the node with the largest error. None if no value can be compared.
     """
-    from builder.partition import values_behind
-
     lowered = values.conversion.lowered
     ends = enumerate(lowered.graph.outputs())
-    behind = values_behind(
+    behind = partition.values_behind(
         lowered, [value.debugName() for index, value in ends if index in outputs]
     )
     judged = [name for name in values.compared if name in behind]
@@ -125,25 +123,23 @@ def _alone_passes(values: Values, name: str) -> bool | None:
     """Whether torch's node computes the network's value from the network's inputs; None if torch
     cannot run it on them.
     """
-    from builder.parity import compare_value
-
     precision = values.conversion.precision
     try:
         sub, inputs = _run_alone(values, name)
         (expected,) = sub.run(*inputs)
     except Exception:  # the network's values may have shapes that the operator rejects
         return None
-    return compare_value(name, values.outputs[name], expected, precision).passed
+    return parity.compare_value(name, values.outputs[name], expected, precision).passed
 
 
 def _run_alone(values: Values, name: str) -> tuple[LoweredGraph, list[torch.Tensor]]:
     """Run the node of the value on its inputs from the network."""
-    from builder.partition import subgraph
-
     outputs = values.outputs
     truth = values.truth
     lowered = values.conversion.lowered
-    sub, names = subgraph(lowered, set(outputs) - siblings(lowered, name), [name])
+    sub, names = partition.subgraph(
+        lowered, set(outputs) - siblings(lowered, name), [name]
+    )
     return sub, [outputs[read].to(truth[read].dtype) for read in names]
 
 
@@ -153,9 +149,6 @@ def _exact(values: Values, name: str) -> tuple[float | None, float | None]:
     """
     import torch
 
-    from builder.lowering import in_double
-    from builder.parity import compare_value
-
     precision = values.conversion.precision
     try:
         sub, inputs = _run_alone(values, name)
@@ -164,13 +157,17 @@ def _exact(values: Values, name: str) -> tuple[float | None, float | None]:
             tensor.double() if tensor.is_floating_point() else tensor
             for tensor in inputs
         ]
-        (exact,) = in_double(sub).run(*double)
+        (exact,) = lowering.in_double(sub).run(*double)
     except Exception:  # not every operator supports float64, or the network's shapes
         return None, None
     if exact.dtype != torch.float64:
         return None, None
-    network = compare_value(name, values.outputs[name].double(), exact, precision)
-    return network.share, compare_value(name, single.double(), exact, precision).share
+    network = parity.compare_value(
+        name, values.outputs[name].double(), exact, precision
+    )
+    return network.share, parity.compare_value(
+        name, single.double(), exact, precision
+    ).share
 
 
 def _narrowed(values: Values, name: str) -> str:
@@ -180,11 +177,10 @@ def _narrowed(values: Values, name: str) -> str:
     tensor for them. Returns `name` if none differs.
     """
     from builder.diagnosis.reduction import node_differs
-    from builder.partition import values_between
 
     lowered = values.conversion.lowered
     known = set(values.outputs) - siblings(lowered, name)
-    hidden = values_between(lowered, known, [name])
+    hidden = partition.values_between(lowered, known, [name])
     if len(hidden) < 2:
         return name
     candidates = (candidate for candidate in hidden if candidate in values.truth)
@@ -215,7 +211,6 @@ def _culprit(
     `visible_in`.
     """
     from builder.conversion import converted_by
-    from builder.lowering import source_location
 
     node = node_of(values.conversion.lowered, name)
     compared = values.compared[visible_in]
@@ -229,7 +224,7 @@ def _culprit(
     return Culprit(
         name,
         node.kind(),
-        source_location(node),
+        lowering.source_location(node),
         CONVERTER,
         converted_by(node),
         compared.problem or "within the tolerance of its dtype",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from builder import parity
 from builder.diagnosis.nodes import PASS, Culprit
 from builder.errors import summary
 from builder.graph_types import Graph, Node, Value
@@ -83,15 +84,12 @@ class PassWatch(Paranoid):
     def _problem(self, graph: Graph) -> str | None:
         import torch
 
-        from builder import parity
-        from builder.parity import to_numpy
-
         try:
             with torch.no_grad():
                 results = execute_graph(graph, [value.clone() for value in self.inputs])
         except RuntimeError as error:
             return f"torch cannot run the graph: {summary(error)}"
-        arrays = [to_numpy(tensor) for tensor in _flat(results)]
+        arrays = [parity.to_numpy(tensor) for tensor in _flat(results)]
         names = list(self.golden.outputs)
         if len(arrays) != len(names):
             return None  # the outputs are not flat yet
@@ -262,9 +260,7 @@ def _are_equal(old: Tensors, new: Tensors, names: Sequence[str]) -> bool:
 
 
 def _equal(left: torch.Tensor, right: torch.Tensor) -> bool:
-    from builder.parity import compare_value
-
-    return compare_value("value", right, left, "fp32").passed
+    return parity.compare_value("value", right, left, "fp32").passed
 
 
 def _run(recorded: Recorded, inputs: Sequence[torch.Tensor]) -> Tensors:

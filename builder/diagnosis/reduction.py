@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from builder import lowering, parity, partition
 from builder.diagnosis import nodes
-from builder.errors import EnvironmentProblem
+from builder.errors import EnvironmentProblem, NetworkEvaluationError
 from builder.manifest import TensorSpec, axis_ranges
 from builder.unforeseen import file_system_errors
 
@@ -62,9 +63,7 @@ class Candidate:
     @property
     def nodes(self) -> int:
         """The number of nodes that compute tensors."""
-        from builder.partition import computing_nodes
-
-        return computing_nodes(self.graph)
+        return partition.computing_nodes(self.graph)
 
 
 def of_network(
@@ -153,7 +152,6 @@ def network_differs(
     """
     from builder import reference
     from builder.conversion import convert
-    from builder.errors import NetworkEvaluationError
 
     module = _loaded(data)
     conversion = convert(module, specs, precision=precision, keep_fp32=keep_fp32)
@@ -168,10 +166,10 @@ def lowering_differs(
     data: bytes, inputs: Sequence[torch.Tensor], specs: Sequence[TensorSpec]
 ) -> bool:
     """Whether the lowered graph of a TorchScript file differs from the file on these inputs."""
-    from builder.lowering import lower
-
     module = _loaded(data)
-    outputs = lower(module, specs=specs).run(*(tensor.clone() for tensor in inputs))
+    outputs = lowering.lower(module, specs=specs).run(
+        *(tensor.clone() for tensor in inputs)
+    )
     return _differ(outputs, _outputs_of(module, inputs), "fp32")
 
 
@@ -194,10 +192,10 @@ def _outputs_of(module: Any, inputs: Sequence[torch.Tensor]) -> Sequence[torch.T
 def _differ(
     outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], precision: str
 ) -> bool:
-    from builder.parity import compare_value
-
     pairs = zip(outputs, expected, strict=True)
-    return not all(compare_value("value", *pair, precision).passed for pair in pairs)
+    return not all(
+        parity.compare_value("value", *pair, precision).passed for pair in pairs
+    )
 
 
 @dataclass(eq=False)
@@ -234,18 +232,14 @@ class _Search:
 
     def _read(self, known: Collection[str], value: str) -> tuple[str, ...]:
         """The known values that a part reads, without the graph's inputs."""
-        from builder.partition import subgraph
-
-        _, names = subgraph(self.lowered, known, [value])
+        _, names = partition.subgraph(self.lowered, known, [value])
         return tuple(name for name in names if name not in self.specs)
 
     def _without_needless(
         self, candidate: Candidate, known: Collection[str], value: str
     ) -> Candidate:
         """Remove each preceding node that the difference does not need."""
-        from builder.partition import values_behind
-
-        inner = values_behind(self.lowered, [value]) & set(self.truth)
+        inner = partition.values_behind(self.lowered, [value]) & set(self.truth)
         siblings = nodes.siblings(self.lowered, value)
         order = [name for name in self.truth if name in inner - set(known) - siblings]
         inputs_known = set(known)
@@ -275,9 +269,7 @@ class _Search:
         """Yield candidates with static shapes, and also with the model's dynamic axes if it has
         some.
         """
-        from builder.partition import subgraph
-
-        graph, names = subgraph(self.lowered, known, [value])
+        graph, names = partition.subgraph(self.lowered, known, [value])
         inputs = tuple(self.truth[name].detach().clone() for name in names)
         data = io.BytesIO()
         graph.save(data)
@@ -296,11 +288,9 @@ class _Search:
     def _dynamic(
         self, names: Sequence[str], called: Sequence[str]
     ) -> tuple[TensorSpec, ...] | None:
-        from builder.partition import infer_shapes
-
         input_names = [value.debugName() for value in self.lowered.graph.inputs()]
         specs = [self.specs[name] for name in input_names]
-        shapes = infer_shapes(self.lowered, specs, self.profiles)
+        shapes = partition.infer_shapes(self.lowered, specs, self.profiles)
         specs_or_none = [shapes.spec(*pair) for pair in zip(names, called, strict=True)]
         if any(entry is None for entry in specs_or_none):
             return None
@@ -317,8 +307,6 @@ def _write_files(
     precision: str,
 ) -> Reduction:
     """Write the files. Raises EnvironmentProblem."""
-    from builder.partition import computing_nodes
-
     target = folder / order.spec.name
     with file_system_errors("the reduced model cannot be written", target, "--reduce"):
         target.mkdir(parents=True, exist_ok=True)
@@ -330,7 +318,7 @@ def _write_files(
         (target / TEST).write_text(
             _test(candidate, culprit, order, check), encoding="utf-8"
         )
-    return Reduction(target, candidate.nodes, computing_nodes(search.lowered))
+    return Reduction(target, candidate.nodes, partition.computing_nodes(search.lowered))
 
 
 def _write_inputs(path: Path, candidate: Candidate) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from builder import errors, unforeseen
+from builder import engine, errors, triton, unforeseen
 from builder.errors import ManifestError, TrtBuildError, UsageError
 from builder.farm import board, cluster, job, journal, matrix, remote, schedule, sharing
 from builder.farm.config import Farm, Target
@@ -215,9 +215,9 @@ def _job_settings(settings: Settings, target: Target) -> dict[str, Any]:
 
 
 def _build(settings: Settings, target: Target) -> dict[str, Any]:
-    from builder.engine import BuildOptions
-
-    return job.option_data((settings.options or BuildOptions()).over(target.build))
+    return job.option_data(
+        (settings.options or engine.BuildOptions()).over(target.build)
+    )
 
 
 def _tasks(
@@ -331,12 +331,10 @@ def _publish(
     require_all: bool,
 ) -> None:
     """Publish the built models, and record it in the outcomes."""
-    from builder.triton import signatures
-
     if require_all and any(outcome.state == "failed" for outcome in outcomes):
         return
     key = Path(settings.sign) if settings.sign else None
-    with signatures.signing_with(key):
+    with triton.signatures.signing_with(key):
         for outcome in outcomes:
             if not outcome.key or outcome.state == "failed":
                 continue

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from builder import serving
+from builder import engine, serving
 from builder.errors import EnvironmentProblem, ParityError, ServerError
 from builder.farm.remote import PASSED_VARIABLES
 from builder.parity import ModelParity, verify_served
@@ -48,9 +48,7 @@ def server_of(choice: str) -> serving.Installation | None:
 
 
 def _runs_plans() -> bool:
-    from builder.engine import flavor
-
-    return flavor.has_gpu()
+    return engine.flavor.has_gpu()
 
 
 def verified(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from builder.dtypes import ENDPOINT_DTYPES
 from builder.errors import UsageError
 from builder.manifest.suggest import did_you_mean
 
@@ -22,8 +23,6 @@ def check_tensor_spec(spec: TensorSpec) -> None:
 
 def tensor_mistakes(spec: TensorSpec) -> Iterator[str]:
     """Each reason why the spec is invalid."""
-    from builder.dtypes import ENDPOINT_DTYPES
-
     if spec.dtype not in ENDPOINT_DTYPES:
         yield f"unknown dtype {spec.dtype!r} ({did_you_mean(spec.dtype, ENDPOINT_DTYPES)})"
     for axis in spec.shape:

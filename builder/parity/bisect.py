@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from builder import reference
+from builder import lowering, reference
 from builder.manifest import Tolerance
 from builder.parity.arrays import to_numpy
 from builder.parity.comparison import OutputComparison, compare
@@ -105,12 +105,10 @@ def _may_replace(left: torch.dtype, right: torch.dtype) -> bool:
 
 
 def _location(conversion: Conversion, name: str) -> str:
-    from builder.lowering import source_location
-
     node = next(
         candidate
         for candidate in conversion.lowered.graph.nodes()
         for value in candidate.outputs()
         if value.debugName() == name
     )
-    return f"%{name} = {node.kind()} at {source_location(node)}"
+    return f"%{name} = {node.kind()} at {lowering.source_location(node)}"

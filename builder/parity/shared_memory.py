@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
+from builder import engine, triton
 from builder.errors import EnvironmentProblem, UsageError
 from builder.triton import Golden, dtypes
 
@@ -92,15 +93,13 @@ def check(kinds: Sequence[str]) -> None:
     """Raise UsageError for an unknown kind, EnvironmentProblem if this machine does not support
     it.
     """
-    from builder.engine import flavor
-
     for kind in kinds:
         if kind != BODY and kind not in KINDS:
             raise UsageError(
                 f"no shared memory is called {kind!r}",
                 fix=f"use one of {', '.join((BODY, *KINDS))}",
             )
-        if kind == "cuda" and not flavor.has_gpu():
+        if kind == "cuda" and not engine.flavor.has_gpu():
             raise EnvironmentProblem(
                 "CUDA shared memory requires a GPU; no CUDA device found",
                 fix="see `trt-build doctor`",
@@ -243,9 +242,7 @@ def _refused_region(error: InferenceServerException) -> InferenceServerException
 
 def wire(array: NDArray[Any]) -> str:
     """The array's element type as requests name it."""
-    from builder.triton import dtypes
-
-    known = dtypes.by_numpy(array.dtype)
+    known = triton.dtypes.by_numpy(array.dtype)
     return known.wire if known else str(array.dtype)
 
 

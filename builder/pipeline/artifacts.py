@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from builder import lowering, triton
 from builder.dtypes import name_of
 from builder.errors import PublishError
 from builder.manifest import ModelSpec, Profile, TensorSpec
-from builder.pipeline import branches
+from builder.pipeline import batching_safety, branches
 from builder.pipeline.fallback import PartitionedConversion
 from builder.reachable import reachable
 
@@ -61,15 +62,15 @@ class SplitModel:
 def segment_files(
     segment: Segment, conversion: Conversion | None, plan: Plan | None
 ) -> SegmentFiles:
-    from builder.triton import SegmentFiles
-
     lowered = saved(segment.lowered)
     if conversion is None or plan is None:
-        return SegmentFiles(segment.kind, segment.inputs, segment.outputs, lowered)
+        return triton.SegmentFiles(
+            segment.kind, segment.inputs, segment.outputs, lowered
+        )
     dtypes = {str(spec.name): spec.dtype for spec in conversion.inputs}
     outputs = zip(conversion.outputs, conversion.output_dtypes, strict=True)
     dtypes |= {name: name_of(dtype) for name, dtype in outputs}
-    return SegmentFiles(
+    return triton.SegmentFiles(
         segment.kind,
         segment.inputs,
         segment.outputs,
@@ -92,8 +93,6 @@ def row_dependence(model: SplitModel, segments: Sequence[Segment]) -> str | None
     """Why requests must not be batched, unless the manifest explicitly requests it."""
     if model.spec.batching.enabled:
         return None
-    from builder.pipeline import batching_safety
-
     for segment in segments:
         decision = batching_safety.decision_on_data(segment.lowered.graph)
         if decision:
@@ -106,8 +105,6 @@ def row_dependence(model: SplitModel, segments: Sequence[Segment]) -> str | None
 
 
 def _threshold(segment: Segment) -> str | None:
-    from builder.pipeline import batching_safety
-
     graph = segment.lowered.graph
     read = zip(graph.inputs(), segment.specs, strict=True)
     return batching_safety.one_for_all(
@@ -164,8 +161,6 @@ def _source_of_rank(whole: LoweredGraph | None, position: int) -> str | None:
     """The source line of the nearest operator that may decide the rank of an output: a squeeze,
     else a branch, else the operator that returns the output.
     """
-    from builder.lowering import source_location
-
     if whole is None:
         return None
 
@@ -176,7 +171,7 @@ def _source_of_rank(whole: LoweredGraph | None, position: int) -> str | None:
     nodes = list(reachable([list(whole.graph.outputs())[position].node()], sources))
     first = {node.kind(): node for node in reversed(nodes)}
     node = first.get("aten::squeeze") or first.get("prim::If") or nodes[0]
-    return source_location(node)
+    return lowering.source_location(node)
 
 
 def _at_same_position(partition: Partition, name: str) -> Collection[str]:
@@ -222,14 +217,12 @@ def endpoint(
     axis dynamic. `same_type` are the outputs of a list that have the same dtype and rank, itself
     included, `rank_source` returns the source line that decides the rank.
     """
-    from builder.triton import IO, dtypes
-
     if spec is not None and len(same_type) <= 1:
         shape = tuple(-1 if isinstance(axis, str) else axis for axis in spec.shape)
-        return IO(name, spec.dtype, shape)
+        return triton.IO(name, spec.dtype, shape)
     recorded = _recorded([name], goldens) or _recorded(same_type, goldens)
     ranks = {array.ndim for array in recorded}
-    known = dtypes.by_numpy(recorded[0].dtype)
+    known = triton.dtypes.by_numpy(recorded[0].dtype)
     if np.iscomplexobj(recorded[0]):
         raise PublishError(
             f"output {name!r} is {recorded[0].dtype}, and Triton has no complex numbers",
@@ -238,7 +231,7 @@ def endpoint(
     if len(ranks) != 1 or known is None:
         where = rank_source() if len(ranks) > 1 else None
         raise _without_fixed_type(name, recorded, len(same_type) > 1, where)
-    return IO(name, known.name, (-1,) * ranks.pop())
+    return triton.IO(name, known.name, (-1,) * ranks.pop())
 
 
 def _without_fixed_type(
@@ -272,8 +265,6 @@ def of_conversion(
     serve_as: str,
 ) -> ModelArtifact:
     """The artifact of one conversion and its plan, with the tensors of the network."""
-    from builder import triton
-    from builder.pipeline import batching_safety
 
     graph = conversion.lowered.graph
     return triton.ModelArtifact(
@@ -294,13 +285,14 @@ def of_conversion(
 def endpoints(network: Any, side: str) -> tuple[IO, ...]:
     """The network's inputs or outputs (`side`: "input", "output") as the repository's tensors."""
     from builder.conversion import dtypes
-    from builder.triton import IO
 
     count = getattr(network, f"num_{side}s")
     get = getattr(network, f"get_{side}")
     tensors = [get(index) for index in range(count)]
     return tuple(
-        IO(tensor.name, name_of(dtypes.from_trt(tensor.dtype)), tuple(tensor.shape))
+        triton.IO(
+            tensor.name, name_of(dtypes.from_trt(tensor.dtype)), tuple(tensor.shape)
+        )
         for tensor in tensors
     )
 
@@ -316,8 +308,6 @@ def fused(model: SplitModel) -> ModelArtifact:
     """The artifact of the fused layout: one model whose runtime runs all segments in one
     process.
     """
-    from builder import triton
-
     facts = next((plan.facts for plan in model.built), {})
     flags = model.partitioned.partition.flags
     unknown = unknown_outputs(model)
@@ -369,12 +359,12 @@ def _parts(
     plans: Mapping[branches.Location, Plan],
     location: branches.Location,
 ) -> tuple[SegmentFiles | BranchFiles, ...]:
-    from builder.triton import BranchFiles, SegmentFiles
-
     files: list[SegmentFiles | BranchFiles] = []
     for number, part in enumerate(parts):
         if not isinstance(part, branches.SplitBranch):
-            files.append(SegmentFiles("torch", part.inputs, part.outputs, saved(part)))
+            files.append(
+                triton.SegmentFiles("torch", part.inputs, part.outputs, saved(part))
+            )
             continue
         condition = part.branch.condition
         read = tuple(part.branch.values)
@@ -384,7 +374,9 @@ def _parts(
         )
         outputs = part.branch.outputs
         files.append(
-            BranchFiles(saved(condition), condition.inputs, read, outputs, (yes, no))
+            triton.BranchFiles(
+                saved(condition), condition.inputs, read, outputs, (yes, no)
+            )
         )
     return tuple(files)
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from builder.lowering import ir
+from builder import lowering
 
 BATCH = (
     "the whole batch, so that requests in one batch could change each other's outputs"
@@ -25,7 +25,7 @@ def decision_on_data(block: Any) -> str | None:
     """The reason if a data-dependent branch or loop, or the scale of a quantized tensor, is one for
     a whole batch, or None.
     """
-    for node in ir.walk(block):
+    for node in lowering.ir.walk(block):
         if (
             node.kind() == "aten::_pack_padded_sequence"
             and node.inputsAt(1).node().kind() != "aten::sort"
@@ -36,13 +36,13 @@ def decision_on_data(block: Any) -> str | None:
             return f"the longest row determines the length of the output, for {BATCH}"
         if _DYNAMIC.fullmatch(node.kind()):
             return f"{node.kind()} quantizes with one scale for {BATCH}"
-        if node.kind() == "prim::If" and ir.is_of_data(node.inputsAt(0)):
+        if node.kind() == "prim::If" and lowering.ir.is_of_data(node.inputsAt(0)):
             return f"a branch on data decides once for {BATCH}"
         if node.kind() == "prim::Loop":
             (body,) = node.blocks()
             continues = next(iter(body.outputs()))
             most, begins = node.inputsAt(0), node.inputsAt(1)
-            if any(map(ir.is_of_data, (continues, most, begins))):
+            if any(map(lowering.ir.is_of_data, (continues, most, begins))):
                 return f"a loop on data has one trip count for {BATCH}"
     return None
 
@@ -77,7 +77,7 @@ def one_for_all(graph: Any, numbers: Collection[str] = ()) -> str | None:
     graph inputs that are such numbers, from another segment.
     """
     of_batch = set(numbers)
-    for node in ir.walk(graph):
+    for node in lowering.ir.walk(graph):
         tensors = {
             value.debugName() for value in node.outputs() if _holds_tensors(value)
         }
@@ -99,7 +99,7 @@ def _reduces_all(node: Any) -> bool:
     """Whether the node reduces a whole tensor to one number."""
     schema = None
     if node.kind() in REDUCTIONS:
-        schema = ir.schema(node)
+        schema = lowering.ir.schema(node)
     names = ["other"]
     if schema is not None:
         names = [argument.name for argument in schema.arguments]
@@ -108,4 +108,4 @@ def _reduces_all(node: Any) -> bool:
     dim = None
     if "dim" in names:
         dim = node.inputsAt(names.index("dim"))
-    return dim is None or ir.is_none(dim) or ir.int_list(dim) == []
+    return dim is None or lowering.ir.is_none(dim) or lowering.ir.int_list(dim) == []

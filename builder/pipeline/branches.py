@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from builder import parity, partition
 from builder.manifest import ModelSpec
+from builder.pipeline import segment_goldens
 
 if TYPE_CHECKING:
     from builder.conversion import Conversion
@@ -44,13 +46,10 @@ def parts(
 
     `partitioner` partitions the graph of a branch as the model's was.
     """
-    from builder import partition
-    from builder.partition import infer_shapes
-
     ifs = partition.branches(segment.lowered)
     if not ifs:
         return ()
-    shapes = infer_shapes(segment.lowered, segment.specs, segment.profiles)
+    shapes = partition.infer_shapes(segment.lowered, segment.specs, segment.profiles)
     parts: list[LoweredGraph | SplitBranch] = []
     for part in partition.take_apart(segment.lowered, ifs):
         if isinstance(part, partition.Branch):
@@ -102,11 +101,10 @@ def _partitioned(
 
 
 def _in_torch(side: LoweredGraph) -> PartitionedConversion:
-    from builder.partition import Partition, Segment
     from builder.pipeline.fallback import PartitionedConversion
 
     unknown = ((None,) * len(side.inputs), (None,) * len(side.outputs))
-    segment = Segment(
+    segment = partition.Segment(
         "torch",
         side,
         side.inputs,
@@ -119,7 +117,7 @@ def _in_torch(side: LoweredGraph) -> PartitionedConversion:
         0,
     )
     return PartitionedConversion(
-        Partition((segment,), (), (), side.inputs, side.outputs), (None,), ()
+        partition.Partition((segment,), (), (), side.inputs, side.outputs), (None,), ()
     )
 
 
@@ -127,8 +125,6 @@ def _is_worthwhile(partitioned: PartitionedConversion, spec: ModelSpec) -> bool:
     """Whether the branch's engines save more time than their calls cost. A min_block_size of 1
     accepts every engine.
     """
-    from builder.partition import cost
-
     for inner_parts in partitioned.parts.values():
         if any(isinstance(part, SplitBranch) for part in inner_parts):
             return True
@@ -137,7 +133,10 @@ def _is_worthwhile(partitioned: PartitionedConversion, spec: ModelSpec) -> bool:
     if engines and spec.fallback.min_block_size == 1:
         return True
     return (
-        sum(cost.seconds_saved(segment.nodes, segment.flops, 0) for segment in engines)
+        sum(
+            partition.cost.seconds_saved(segment.nodes, segment.flops, 0)
+            for segment in engines
+        )
         > 0
     )
 
@@ -195,9 +194,7 @@ def _record_parts(
     location: Location,
     goldens: Recorded,
 ) -> None:
-    from builder.parity import to_torch
-
-    values = {name: to_torch(array) for name, array in golden.inputs.items()}
+    values = {name: parity.to_torch(array) for name, array in golden.inputs.items()}
     for position, part in enumerate(inner):
         if not isinstance(part, SplitBranch):
             _run(part, values)
@@ -232,8 +229,6 @@ def _record_side(
     location: Location,
     goldens: Recorded,
 ) -> None:
-    from builder.pipeline import segment_goldens
-
     inputs = {input_name: values[input_name] for input_name in lowered.inputs}
     try:
         results = lowered.run(*inputs.values())

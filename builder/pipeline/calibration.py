@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from builder import parity, triton
 from builder.errors import UsageError
 from builder.manifest import (
     UNNAMED,
@@ -57,16 +58,13 @@ def data_of_files(spec: ModelSpec) -> tuple[Golden, ...]:
     """The inputs in the manifest's calibration files, as goldens without outputs. Raises
     UsageError like `batches`.
     """
-    from builder.parity import to_numpy
-    from builder.triton import Golden
-
     if spec.calibration is None:
         return ()
     names = [str(tensor.name) for tensor in spec.inputs]
     return tuple(
-        Golden(
+        triton.Golden(
             f"calibration-{number}",
-            dict(zip(names, map(to_numpy, batch), strict=True)),
+            dict(zip(names, map(parity.to_numpy, batch), strict=True)),
             {},
         )
         for number, batch in enumerate(batches(spec, spec.calibration, None))
@@ -114,15 +112,13 @@ def _fits(sizes: Sequence[int], shape: Sequence[int | str]) -> bool:
 def _tensor(spec: TensorSpec, arrays: Arrays, where: str) -> torch.Tensor:
     import torch
 
-    from builder.parity import to_torch
-
     name = str(spec.name)
     if name not in arrays:
         raise UsageError(
             f"no array is called {name!r}; there are {sorted(arrays)}", where=where
         )
     try:
-        tensor = to_torch(arrays[name])
+        tensor = parity.to_torch(arrays[name])
         dtype = getattr(torch, spec.dtype)
     except (TypeError, ValueError) as error:
         array_dtype = arrays[name].dtype

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from builder import parity
+from builder import engine, parity
 from builder.conversion import named_inputs
 from builder.engine import BuildOptions, flavor
 from builder.errors import EngineError, LoweringError, TrtBuildError, UsageError
@@ -347,8 +347,6 @@ def _runs_plans() -> bool:
 
 
 def _build(options: BuildOptions) -> stages.Compile:
-    from builder import engine
-
     def build(conversion: Any, label: str) -> engine.Plan:
         return engine.build(conversion, options)
 

@@ -6,7 +6,8 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from builder.errors import UsageError
+from builder import serving, triton
+from builder.errors import EnvironmentProblem, UsageError
 from builder.manifest import Batching, ModelSpec
 from builder.pipeline import artifacts, libtorch, narrowed
 from builder.pipeline.artifacts import (
@@ -28,8 +29,6 @@ def ensemble(model: SplitModel) -> EnsembleArtifact:
 
     Raises UsageError for a step that the requested backend cannot serve.
     """
-    from builder import triton
-
     model = narrowed.at_boundaries(model)
     steps = [_step(model, number) for number in range(len(model.segments))]
     steps = batched(
@@ -64,8 +63,6 @@ def without_pytorch() -> str | None:
     None if it has one or there is no server: Triton's container images have it. The server of
     nvidia-pytriton is ignored: it has no TensorRT backend, so such a repository is not for it.
     """
-    from builder import serving
-    from builder.errors import EnvironmentProblem
 
     try:
         server = serving.find("path")
@@ -126,8 +123,6 @@ def _by_backend(
 
 
 def _torch_step(model: SplitModel, number: int, spec: ModelSpec) -> ModelArtifact:
-    from builder import triton
-
     segment = model.segments[number]
     goldens = model.segment_goldens[number]
     outputs = zip(segment.outputs, segment.output_specs, strict=True)
@@ -161,12 +156,10 @@ def batched(
     If not all can, the batch is an ordinary axis between the steps. Triton cannot express this for
     a tensor without another axis, so a step with one does not batch.
     """
-    from builder.triton import batching
-
     able = [
         settings.enabled is not False
         and _by_own_axis(step, axes)
-        and batching.choose(step).max_batch_size > 0
+        and triton.batching.choose(step).max_batch_size > 0
         for step in steps
     ]
     whole = all(able)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from builder import lowering, parity, triton
 from builder.errors import EngineError, ParityError
 from builder.pipeline import segment_goldens
 
@@ -69,8 +70,6 @@ def check_artifact(
     an ensemble. Returns the number of comparisons, and their worst `absolute`, `relative` and
     `cosine` (None if no output has numbers).
     """
-    from builder import triton
-
     parts = (
         artifact.steps if isinstance(artifact, triton.EnsembleArtifact) else (artifact,)
     )
@@ -95,8 +94,6 @@ def _check_model(
     artifact: ModelArtifact, files: LoadedFiles | None
 ) -> list[Comparison]:
     """The comparison of each golden, all of which passed."""
-    from builder import parity
-
     spec = artifact.spec
     run = Runner(artifact, files)
     compared: list[Comparison] = []
@@ -139,8 +136,6 @@ class Runner:
         """The outputs by name. Raises EngineError where a plan does not take the inputs, and where
         a list is longer than declared.
         """
-        from builder.lowering import present
-
         artifact = self.artifact
         values = dict(inputs)
         hidden = (*artifact.flags.values(), *artifact.too_long.values())
@@ -163,21 +158,17 @@ class Runner:
                     fix="add these inputs as a golden (manifest: goldens: FILE.npz)",
                 )
         results = {name: values[name] for name in outputs}
-        return present(results, artifact.flags, artifact.too_long)
+        return lowering.present(results, artifact.flags, artifact.too_long)
 
     def evaluate(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """The outputs by name, for arrays of a golden. Raises the errors of a call."""
-        from builder.parity import to_numpy, to_torch
-
-        outputs = self({name: to_torch(array) for name, array in inputs.items()})
-        return {name: to_numpy(tensor.cpu()) for name, tensor in outputs.items()}
+        outputs = self({name: parity.to_torch(array) for name, array in inputs.items()})
+        return {name: parity.to_numpy(tensor.cpu()) for name, tensor in outputs.items()}
 
     def _chain(self, files: Sequence[Files], values: Tensors) -> None:
         """Run the segments in sequence. Their outputs are added to `values`."""
-        from builder.triton import BranchFiles
-
         for segment in files:
-            if isinstance(segment, BranchFiles):
+            if isinstance(segment, triton.BranchFiles):
                 self._branch(segment, values)
             elif segment.parts:
                 self._chain(segment.parts, values)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from builder import lowering, partition
 from builder.errors import ConversionError, UnsupportedOperators
 from builder.manifest import ModelSpec, Profile, TensorSpec
 from builder.pipeline import branches
@@ -128,8 +129,6 @@ def _check_ranges(lowered: LoweredGraph, spec: ModelSpec) -> None:
     """Raise UsageError for a key of `fallback.ranges` that matches no tensor. Partitioning does the
     same for a model in segments.
     """
-    from builder import partition
-
     if spec.fallback.ranges:
         partition.infer_shapes(
             lowered, spec.inputs, spec.profiles, ranges=spec.fallback.ranges
@@ -169,8 +168,6 @@ def _optional_output_error(lowered: LoweredGraph) -> ConversionError:
 
 
 def _as_written(lowered: LoweredGraph, spec: ModelSpec) -> PartitionedConversion:
-    from builder import partition
-
     parts = partition.split(lowered, spec.inputs, spec.profiles, spec.fallback)
     return PartitionedConversion(
         parts, (None,), (f"served by PyTorch only: {lowered.as_written}",)
@@ -190,22 +187,18 @@ def _unreadable_inputs(lowered: LoweredGraph, spec: ModelSpec) -> Iterator[str]:
 
 def kept_nodes(lowered: LoweredGraph) -> set[int]:
     """The indices of the top-level nodes of modules that the manifest keeps in torch."""
-    from builder.lowering import ir
-
     nodes = enumerate(lowered.graph.nodes())
     return {
         index
         for index, node in nodes
-        if any(ir.in_fallback(inner) for inner in _with_nested_nodes(node))
+        if any(lowering.ir.in_fallback(inner) for inner in _with_nested_nodes(node))
     }
 
 
 def _with_nested_nodes(node: Any) -> Iterator[Any]:
-    from builder.lowering import ir
-
     yield node
-    for block in ir.blocks_of(node):
-        yield from ir.walk(block)
+    for block in lowering.ir.blocks_of(node):
+        yield from lowering.ir.walk(block)
 
 
 class _Partitioner:
@@ -233,8 +226,6 @@ class _Partitioner:
         self.late: list[UnsupportedOperator] = []
 
     def run(self) -> Conversion | PartitionedConversion:
-        from builder import partition
-
         for rounds_left in reversed(range(ROUNDS + 1)):
             parts = partition.split(
                 self.lowered,
@@ -306,8 +297,6 @@ class _Partitioner:
     def _partitioned(
         self, parts: Partition, conversions: Sequence[Conversion | None]
     ) -> PartitionedConversion:
-        from builder import partition
-
         inner = self._with_engines_inside(parts)
         converted = [
             text
@@ -336,8 +325,6 @@ class _Partitioner:
 
     def _refused(self, parts: Partition) -> list[UnsupportedOperator]:
         """The operators in torch, including those that a conversion refused later."""
-        from builder import partition
-
         refused = [
             operator
             for operator in parts.refused

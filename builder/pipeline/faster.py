@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from builder import parity
 from builder.errors import TrtBuildError
 from builder.pipeline.stages import Checked, Recorded
 
@@ -33,10 +34,8 @@ GAIN = 0.98
 
 def needs_half_plan(checked: Checked) -> bool:
     """Whether the fp16 plan is also built: the precision is `mixed` and plans can run."""
-    from builder.parity import plan_check
-
     spec = checked.built.converted.prepared.spec
-    return spec.precision == "mixed" and plan_check.possible()
+    return spec.precision == "mixed" and parity.plan_check.possible()
 
 
 def in_half(recorded: Recorded) -> Recorded:
@@ -93,12 +92,11 @@ def _timed(checked: Checked) -> list[Golden]:
 def _on_gpu(plans: Sequence[Plan], golden: Golden) -> Sequence[float]:
     """The median milliseconds of a call of each plan on this golden, timed alternately."""
     from builder.engine import Engine
-    from builder.parity import to_torch
 
     with ExitStack() as stack:
         engines = [stack.enter_context(Engine(plan.data)) for plan in plans]
         inputs = [
-            [to_torch(golden.inputs[name]).cuda() for name in engine.inputs]
+            [parity.to_torch(golden.inputs[name]).cuda() for name in engine.inputs]
             for engine in engines
         ]
         calls = [

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from builder import lowering, manifest, parity, triton
 from builder.errors import TrtBuildError
+from builder.pipeline import ensembles, segment_goldens
 from builder.pipeline.execution import LoadedFiles, Runner
 
 if TYPE_CHECKING:
@@ -54,9 +56,6 @@ def confirm(
     the other rows. Each step of an ensemble is tested. `batching: {enabled: true}` in the manifest
     leaves out the test.
     """
-    from builder import triton
-    from builder.manifest import Batching
-    from builder.pipeline import ensembles
 
     if artifact.spec.batching.enabled:
         return artifact
@@ -67,7 +66,9 @@ def confirm(
         confirmed = _confirmed(step, files)
         if confirmed.row_dependence:
             # With `preferred`, choosing a batch size for it would raise UsageError.
-            unbatched = replace(confirmed.spec, batching=Batching(enabled=False))
+            unbatched = replace(
+                confirmed.spec, batching=manifest.Batching(enabled=False)
+            )
             confirmed = replace(confirmed, spec=unbatched)
         steps.append(confirmed)
     axes = {axis for profile in artifact.profiles for axis in profile}
@@ -76,8 +77,6 @@ def confirm(
 
 
 def _confirmed(artifact: ModelArtifact, files: LoadedFiles) -> ModelArtifact:
-    from builder import triton
-
     most = triton.batching.choose(artifact).max_batch_size
     if most < 2:
         return artifact
@@ -88,10 +87,8 @@ def _confirmed(artifact: ModelArtifact, files: LoadedFiles) -> ModelArtifact:
 
 def _dependence(artifact: ModelArtifact, run: Runner, most: int) -> str | None:
     """Why the answer to a row depends on the rows beside it, or None."""
-    from builder.parity import to_torch
-
     golden_inputs = artifact.goldens[0].inputs
-    row = {name: to_torch(array)[:1] for name, array in golden_inputs.items()}
+    row = {name: parity.to_torch(array)[:1] for name, array in golden_inputs.items()}
     try:
         alone = run(row)
     except _FAILURES:
@@ -113,11 +110,9 @@ def _dependence_in_golden(
     artifact: ModelArtifact, run: Runner, most: int
 ) -> str | None:
     """Why a row of the largest golden has another answer alone, or None."""
-    from builder.parity import to_torch
-
     goldens = ([*golden.inputs.items()] for golden in artifact.goldens)
     largest = max(goldens, key=lambda arrays: len(arrays[0][1]))
-    inputs = {name: to_torch(array)[:most] for name, array in largest}
+    inputs = {name: parity.to_torch(array)[:most] for name, array in largest}
     size = min(most, len(largest[0][1]))
     steps = _ROWS - 1
     try:
@@ -139,14 +134,12 @@ def _batches(
     artifact: ModelArtifact, run: Runner, row: Tensors, most: int
 ) -> Iterator[tuple[str, Tensors, Positions]]:
     """Batches with `row`: a description, the other row, and the positions."""
-    from builder.parity import to_torch
-
     positions = ((1, 1),) if most > 2 else ((1, 0), (0, 1))
     others = _others(artifact, row, with_nan=not _calls_libraries(run))
     for kind, other in _distinct(others):
         yield f"if these are {kind}", other, positions
     golden_inputs = artifact.goldens[0].inputs
-    last = {name: to_torch(array)[-1:] for name, array in golden_inputs.items()}
+    last = {name: parity.to_torch(array)[-1:] for name, array in golden_inputs.items()}
     for size in _sizes(artifact, run, most):
         yield f"in a batch of {size}", last, ((1, size - 2),)
 
@@ -155,14 +148,12 @@ def _sizes(artifact: ModelArtifact, run: Runner, most: int) -> list[int]:
     """The sizes of batches that may be computed in another way than those of 3 rows: the largest,
     and those near a number that the files compare with a size.
     """
-    from builder.lowering import ir
-
     # larger ones may exceed the memory
     recorded = max(len(array) for g in artifact.goldens for array in g.inputs.values())
     largest = min(most, recorded)
     sizes = {largest}
     graphs: list[Any] = [module.inlined_graph for module in run.files.modules.values()]
-    for node in (node for graph in graphs for node in ir.walk(graph)):
+    for node in (node for graph in graphs for node in lowering.ir.walk(graph)):
         if node.kind() in _OF_SIZES:
             numbers = [value.toIValue() for value in node.inputs()]
             integers = [number for number in numbers if type(number) is int]
@@ -204,12 +195,9 @@ def _dependent_output(
 
 def _different(answer: Tensors, expected: Tensors, rows: slice) -> str | None:
     """The first output that differs in these rows."""
-    from builder.parity import to_numpy
-    from builder.triton import same_rows
-
     for name, tensor in expected.items():
-        if len(answer[name]) != len(tensor) or not same_rows(
-            to_numpy(answer[name][rows]), to_numpy(tensor[rows])
+        if len(answer[name]) != len(tensor) or not triton.same_rows(
+            parity.to_numpy(answer[name][rows]), parity.to_numpy(tensor[rows])
         ):
             return name
     return None
@@ -221,8 +209,6 @@ def _beyond_tolerance(
     """The first output whose difference in these rows exceeds the model's tolerance. None for a
     model with 16-bit numbers, whose kernels for two batch sizes may round differently.
     """
-    from builder import parity
-    from builder.pipeline import segment_goldens
 
     artifact = run.artifact
     tolerance = artifact.spec.tolerance
@@ -262,13 +248,11 @@ def _nudged(tensor: torch.Tensor) -> torch.Tensor:
 
 def _calls_libraries(run: Runner) -> bool:
     """Whether the files call operators of a library, which may crash on NaN."""
-    from builder.lowering import ir
-
     graphs: list[Any] = [module.inlined_graph for module in run.files.modules.values()]
     return any(
         not node.kind().startswith(("aten::", "prim::", "quantized::"))
         for graph in graphs
-        for node in ir.walk(graph)
+        for node in lowering.ir.walk(graph)
     )
 
 
@@ -330,13 +314,13 @@ def _distinct(rows: Iterator[tuple[str, Tensors]]) -> Iterator[tuple[str, Tensor
     """The rows that differ from all earlier ones: without floating-point inputs, NaN and infinite
     rows do not.
     """
-    from builder.parity import same_bits, to_numpy
-
     seen: list[Tensors] = []
     for kind, row in rows:
         equal = (
             all(
-                same_bits(to_numpy(tensor), to_numpy(earlier[name]))
+                parity.same_bits(
+                    parity.to_numpy(tensor), parity.to_numpy(earlier[name])
+                )
                 for name, tensor in row.items()
             )
             for earlier in seen

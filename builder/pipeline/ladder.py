@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from builder import precisions, unforeseen
+from builder import lowering, parity, precisions, unforeseen
 from builder.engine import flavor
 from builder.errors import (
     EngineError,
@@ -65,8 +65,6 @@ def lower(
 
 def _measured(error: UnboundedListError, loaded: stages.Loaded) -> UnboundedListError:
     """The error, with the lengths that drawn inputs give."""
-    from builder import parity
-
     lengths = parity.list_lengths(loaded.module, loaded.spec, error.name)
     if lengths:
         error.fix = (
@@ -207,8 +205,6 @@ def _located(failure: stages.NetworkFailure, in_torch: KeptInTorch) -> Exception
     """The error of the network. If the blocks of a branch give two shapes, which TensorRT for RTX
     often does not build, the error names the branch.
     """
-    from builder.lowering import source_location
-
     part = failure.network
     if not _is_of_rtx(failure.error) or len(part.location) > 1:
         return failure.error
@@ -218,7 +214,7 @@ def _located(failure: stages.NetworkFailure, in_torch: KeptInTorch) -> Exception
             return EngineError(
                 "TensorRT for RTX could not build this branch, whose blocks give the shapes"
                 f" {shapes[0]} and {shapes[1]} (-1: dynamic)",
-                where=source_location(node),
+                where=lowering.source_location(node),
                 fix="give both results one shape, such as by padding",
             )
     return failure.error
@@ -228,9 +224,7 @@ def _two_shapes(
     node: Node, tensors: Mapping[str, ITensor]
 ) -> Iterator[list[list[int]]]:
     """The shapes of each result of a branch whose blocks give two."""
-    from builder.lowering import ir
-
-    blocks = ir.blocks_of(node) if node.kind() == "prim::If" else []
+    blocks = lowering.ir.blocks_of(node) if node.kind() == "prim::If" else []
     for values in zip(*(block.outputs() for block in blocks), strict=True):
         known = [tensors.get(value.debugName()) for value in values]
         shapes = [list(tensor.shape) for tensor in known if tensor is not None]
@@ -242,13 +236,13 @@ def _nested_branch(nodes: list[Node], error: Exception) -> str | None:
     """The reason in plain words if TensorRT for RTX did not build a branch within these branches
     and loops.
     """
-    from builder.lowering import ir, source_location
-
     if not _is_of_rtx(error):
         return None
-    blocks = [block for node in nodes for block in ir.blocks_of(node)]
-    inner = [node for block in blocks for node in ir.walk(block)]
-    where = [source_location(node) for node in inner if node.kind() == "prim::If"]
+    blocks = [block for node in nodes for block in lowering.ir.blocks_of(node)]
+    inner = [node for block in blocks for node in lowering.ir.walk(block)]
+    where = [
+        lowering.source_location(node) for node in inner if node.kind() == "prim::If"
+    ]
     if not where:
         return None
     branch = where[0].removesuffix(":")
@@ -285,13 +279,11 @@ def _described(nodes: list[Node]) -> str:
     """The first node, such as `prim::If at model.py:12: if x.size(1) > 5:`, and the number of
     others.
     """
-    from builder.lowering import source_location
-
     listed = [node for node in nodes if node.kind() != "prim::Constant"] or nodes
     more = ""
     if len(listed) > 1:
         more = f" and {len(listed) - 1} more nodes"
-    return f"{listed[0].kind()} at {source_location(listed[0])}{more}"
+    return f"{listed[0].kind()} at {lowering.source_location(listed[0])}{more}"
 
 
 def _error_text(error: TrtBuildError) -> str:

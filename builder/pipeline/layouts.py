@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from builder import lowering, partition, triton
 from builder.errors import PublishError, UsageError
 from builder.pipeline.artifacts import SplitModel, fused
 from builder.pipeline.ensembles import ensemble, uses_tensorrt_backend, without_pytorch
@@ -118,8 +119,6 @@ def why_not_ensemble(model: SplitModel) -> str | None:
 
 def _why_no_step(number: int, segment: Segment) -> str | None:
     """What keeps Triton from serving one segment as a model."""
-    from builder.lowering import ir
-
     without_endpoint = [
         name
         for name, spec in zip(segment.inputs, segment.specs, strict=True)
@@ -130,7 +129,7 @@ def _why_no_step(number: int, segment: Segment) -> str | None:
             f"the shape of {', '.join(without_endpoint)}, which segment {number} reads, depends on"
             " data, or no endpoint has its element type"
         )
-    if random := ir.random_operator(segment.lowered.graph):
+    if random := lowering.ir.random_operator(segment.lowered.graph):
         return (
             f"segment {number} passes on random numbers of {random}, so the next step's outputs"
             " cannot be compared with goldens"
@@ -148,8 +147,6 @@ def why_fused(model: SplitModel) -> str | None:
     unless Triton's own TensorRT backend serves the engines and the transitions take less than a
     tenth of the compute time.
     """
-    from builder.partition import cost
-
     if model.partitioned.parts:
         return (
             "its branches contain engines, and only one process can choose between them"
@@ -157,11 +154,13 @@ def why_fused(model: SplitModel) -> str | None:
     flavors = {plan.facts.get("flavor") for plan in model.plans if plan}
     if model.serve_as == "python" or "tensorrt" not in flavors:
         return "Triton's TensorRT backend would serve none of its steps"
-    computes = cost.compute_seconds(sum(segment.flops for segment in model.segments))
-    transfers = cost.step_seconds(
+    computes = partition.cost.compute_seconds(
+        sum(segment.flops for segment in model.segments)
+    )
+    transfers = partition.cost.step_seconds(
         len(model.segments), sum(segment.crossing_bytes for segment in model.segments)
     )
-    if transfers > cost.STEP_SHARE * computes:
+    if transfers > partition.cost.STEP_SHARE * computes:
         return (
             f"{len(model.segments)} steps would cost {transfers * 1e3:.2g} ms, its work"
             f" {computes * 1e3:.2g} ms"
@@ -173,12 +172,9 @@ def _refused(model: SplitModel) -> str | None:
     """The reason why the ensemble cannot be published, or None: a config cannot express some dtypes
     and shapes.
     """
-    from builder import triton
-    from builder.triton import ensemble_config
-
     try:
         split = ensemble(model)
-        ensemble_config(
+        triton.ensemble_config(
             split, {step.spec.name: triton.config(step) for step in split.steps}
         )
     except PublishError as refusal:

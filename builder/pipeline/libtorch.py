@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from builder import lowering, partition
 from builder.dtypes import ENDPOINT_DTYPES
 from builder.pipeline import artifacts
 
@@ -38,8 +39,6 @@ only if enabled.
 
 def why_not(step: ModelArtifact, lowered: LoweredGraph) -> str | None:
     """The reason why the backend cannot serve the step, or None."""
-    from builder.lowering import ir
-
     if step.spec.libraries:
         return (
             "it calls custom operators, whose libraries that backend does not load (LD_PRELOAD"
@@ -54,7 +53,7 @@ def why_not(step: ModelArtifact, lowered: LoweredGraph) -> str | None:
             f"{rounding} would round its operands to TF32 there, and the precision is"
             f" {step.spec.precision}"
         )
-    nodes = ir.walk(lowered.graph)
+    nodes = lowering.ir.walk(lowered.graph)
     kinds = (node.kind() for node in nodes)
     quantized = next((kind for kind in kinds if kind.startswith("quantized::")), None)
     if quantized:
@@ -74,9 +73,7 @@ def _has_tf32_argument(node: Any) -> bool:
 
 def _rounding(graph: Any) -> str | None:
     """The first operator that cuDNN computes in TF32, without an argument that decides it."""
-    from builder.lowering import ir
-
-    for node in ir.nodes_of(graph, *BY_CUDNN):
+    for node in lowering.ir.nodes_of(graph, *BY_CUDNN):
         if not _has_tf32_argument(node):
             return str(node.kind())
     return None
@@ -86,9 +83,7 @@ def _creator(block: Any) -> str | None:
     """The first operator that creates a tensor without a tensor input: its device is fixed in the
     file.
     """
-    from builder.lowering import ir
-
-    for node in ir.walk(block):
+    for node in lowering.ir.walk(block):
         types = {str(value.type()) for value in node.inputs()}
         if "Device" in types or (
             "Device? device" in node.schema() and "Tensor" not in types
@@ -150,13 +145,12 @@ def saved(
     """model.pt: the graph in TorchScript. 0-d inputs and outputs of the model also have the shape
     [1], because Triton has no 0-d tensors. With `tf32` convolutions may use TF32 on a GPU.
     """
-    from builder.lowering import ir
-    from builder.partition import with_axis
-
     graph = lowered.graph.copy()
-    for node in filter(_has_tf32_argument, ir.nodes_of(graph, "aten::_convolution")):
-        node.replaceInput(ALLOW_TF32, ir.insert_constant(graph, tf32, node))
-    with_axis(
+    for node in filter(
+        _has_tf32_argument, lowering.ir.nodes_of(graph, "aten::_convolution")
+    ):
+        node.replaceInput(ALLOW_TF32, lowering.ir.insert_constant(graph, tf32, node))
+    partition.with_axis(
         graph,
         [not tensor.shape for tensor in inputs],
         [not tensor.shape for tensor in outputs],

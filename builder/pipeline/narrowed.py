@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from builder import lowering, triton
 from builder.pipeline.artifacts import SplitModel
 
 if TYPE_CHECKING:
@@ -46,14 +47,12 @@ def at_boundaries(model: SplitModel) -> SplitModel:
 
 def _served(model: SplitModel) -> dict[str, str]:
     """By tensor, the dtype that an engine declares, if it differs from the module's."""
-    from builder.triton import dtypes
-
     dtypes_by_name: dict[str, str] = {}
     for segment, plan in zip(model.segments, model.plans, strict=True):
         if plan is None or plan.facts.get("flavor") != "tensorrt":
             continue
         engine = {
-            fact["name"]: dtypes.by_tensorrt(fact["dtype"]).name
+            fact["name"]: triton.dtypes.by_tensorrt(fact["dtype"]).name
             for side in ("inputs", "outputs")
             for fact in plan.facts[side]
         }
@@ -75,8 +74,6 @@ def _narrowed(
 ) -> tuple[Segment, tuple[Golden, ...]]:
     import torch
 
-    from builder.lowering import endpoints
-
     changed = {
         name: spec for name, spec in _tensors(segment) if name in served and spec
     }
@@ -94,7 +91,7 @@ def _narrowed(
     }
     cast_segment = replace(
         segment,
-        lowered=endpoints.cast(segment.lowered, inputs, outputs),
+        lowered=lowering.endpoints.cast(segment.lowered, inputs, outputs),
         specs=_specs(segment.inputs, segment.specs, served),
         output_specs=_specs(segment.outputs, segment.output_specs, served),
     )
@@ -117,9 +114,9 @@ def _converted(
     arrays: Mapping[str, NDArray[Any]], served: Mapping[str, str]
 ) -> dict[str, NDArray[Any]]:
     """The arrays in the dtypes of the endpoint."""
-    from builder.triton import dtypes
-
     converted = dict(arrays)
     for name in converted.keys() & served.keys():
-        converted[name] = converted[name].astype(dtypes.by_name(served[name]).numpy)
+        converted[name] = converted[name].astype(
+            triton.dtypes.by_name(served[name]).numpy
+        )
     return converted

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from builder import parity, triton
 from builder.errors import ParityError, TrtBuildError, summary
 from builder.pipeline import segment_goldens
 from builder.pipeline.execution import LoadedFiles, Runner
@@ -26,8 +27,6 @@ def confirm(
     """The artifact with the padding of its manifest, or without it and with a warning. With
     `engines` the plans, which need a GPU, are also run on the padded goldens.
     """
-    from builder import triton
-
     if isinstance(artifact, triton.EnsembleArtifact) or not artifact.spec.pad:
         return artifact, ()
     try:
@@ -41,8 +40,6 @@ def confirm(
 def _confirmed(
     artifact: ModelArtifact, files: LoadedFiles, *, engines: bool
 ) -> Padding:
-    from builder import triton
-
     choice = triton.batching.choose(artifact)
     if choice.max_batch_size < 2:
         raise ParityError(f"Triton does not batch the model: {choice.reason}")
@@ -87,8 +84,6 @@ def _compare(
     precision: str,
 ) -> None:
     """Raise ParityError if the outputs for the padded golden differ."""
-    from builder import parity
-
     outputs = run.evaluate(padding.padded(golden.inputs, longest))
     sizes = padding.sizes(golden)
     comparison = parity.compare(

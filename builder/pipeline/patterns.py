@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from builder import lowering, manifest
 from builder.manifest import ModelSpec
 
 if TYPE_CHECKING:
@@ -45,8 +46,6 @@ def unmatched(spec: ModelSpec, converted: Any) -> Iterator[str]:
 
 def _suggestion(pattern: str, names: Sequence[str]) -> str:
     """`did you mean 'layers.2.*'? ` where the layers of a module have a similar pattern."""
-    from builder.manifest import did_you_mean
-
     known: dict[str, None] = {}
     for name in names:
         module, _, layer = name.rpartition("/")
@@ -55,7 +54,7 @@ def _suggestion(pattern: str, names: Sequence[str]) -> str:
             f"{'.'.join(parts[:end])}.*" for end in range(1, len(parts))
         )
         known |= dict.fromkeys([f"{module}/*", name] if layer and module else [name])
-    meant = did_you_mean(pattern, known, otherwise_list=False)
+    meant = manifest.did_you_mean(pattern, known, otherwise_list=False)
     return f"{meant} " if meant else ""
 
 
@@ -68,14 +67,11 @@ def unknown_operators(spec: ModelSpec, lowered: LoweredGraph) -> Iterator[str]:
     """A warning for patterns of fallback.ops that match no operator: they are misspelled, or
     lowering replaced the operator.
     """
-    from builder.lowering import ir
-    from builder.manifest import did_you_mean
-
     if not spec.fallback.ops:
         return
-    kinds = sorted({node.kind() for node in ir.walk(lowered.graph)})
+    kinds = sorted({node.kind() for node in lowering.ir.walk(lowered.graph)})
     for pattern in idle(spec.fallback.ops, kinds):
-        meant = did_you_mean(pattern, kinds, otherwise_list=False)
+        meant = manifest.did_you_mean(pattern, kinds, otherwise_list=False)
         if not meant:
             meant = "`trt-build lower` shows the lowered graph"
         yield f"fallback.ops names no operator of the lowered graph: {pattern} ({meant})"

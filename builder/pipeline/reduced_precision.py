@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from builder import lowering
 from builder.errors import UsageError
 from builder.manifest import ModelSpec, manifest_location
 from builder.pipeline import calibration, patterns
@@ -127,8 +128,6 @@ def _endpoints(
     """Casts at the inputs and outputs. The goldens, recorded with the same spec, determine which
     outputs are narrowed.
     """
-    from builder.lowering import endpoints
-
     if spec.io != "fp16":
         return spec, lowered
     state_outputs = {state.output for state in spec.state}
@@ -149,7 +148,9 @@ def _endpoints(
         replace(tensor, dtype="float16") if at in inputs else tensor
         for at, tensor in enumerate(spec.inputs)
     ]
-    return replace(spec, inputs=tuple(served)), endpoints.half(lowered, inputs, half)
+    return replace(spec, inputs=tuple(served)), lowering.endpoints.half(
+        lowered, inputs, half
+    )
 
 
 def as_data(quantization: Quantized | None) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from builder import engine, lowering, parity, store
 from builder.pipeline import (
     execution,
     faster,
@@ -39,10 +40,8 @@ def select_environment(order: Order) -> None:
     a builder option that this TensorRT does not support, because a plan from the store would hide
     that it is ignored.
     """
-    from builder.engine import config, flavor
-
-    flavor.select(order.flavor)
-    config.check(options_of(order))
+    engine.flavor.select(order.flavor)
+    engine.config.check(options_of(order))
     plugins.load(order.plugins)
     if order.threads:
         import torch
@@ -80,8 +79,6 @@ class Clock:
 
 def record(order: Order, clock: Clock, *, paranoid: bool = False) -> Recorded:
     """Run the stages from the order to the goldens."""
-    from builder import lowering
-
     with clock.phase("load"):
         loaded = stages.load(order.spec)
     with clock.phase("lower"):
@@ -100,11 +97,9 @@ def _recordings(order: Order) -> Recordings | None:
     """The store of the order's goldens; None if each build records its own."""
     if not (order.share and order.store and order.request):
         return None
-    from builder import store
-    from builder.parity import Recordings
 
     key = store.goldens_key(order.spec.name, order.request)
-    return Recordings(order.store, key, rebuild=order.rebuild)
+    return parity.Recordings(order.store, key, rebuild=order.rebuild)
 
 
 def check(
@@ -186,11 +181,9 @@ def _executed(checked: Checked, order: Order, *, has_plans: bool) -> Checked:
     """Run the files that will be published: on the goldens, on rows that no golden has, on padded
     goldens and on the warm-up requests. What fails of the last two is left out with a warning.
     """
-    from builder.parity import plan_check
-
     files = execution.LoadedFiles()
     compared = execution.check_artifact(checked.artifact, files)
-    on_gpu = has_plans and plan_check.possible()
+    on_gpu = has_plans and parity.plan_check.possible()
     artifact = checked.artifact
     if not order.ended:
         artifact = independence.confirm(artifact, files)
@@ -257,8 +250,6 @@ def compiler(options: BuildOptions, clock: Clock, plans: Plans) -> stages.Compil
     """A function that returns the plan of a network, from the store or by a build."""
 
     def compile(conversion: Conversion, label: str) -> Plan:
-        from builder import engine
-
         report = _occasionally(clock)
         return plans.build(
             conversion,
@@ -287,11 +278,8 @@ def _not_built(order: Order) -> stages.Compile:
     """Plans without an engine, with the facts that a config needs."""
 
     def compile(conversion: Conversion, label: str) -> Plan:
-        from builder import engine
-        from builder.engine import plan_facts
-
         return engine.Plan(
-            b"not built", plan_facts(conversion, options_of(order), b"", 0.0)
+            b"not built", engine.plan_facts(conversion, options_of(order), b"", 0.0)
         )
 
     return compile

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from builder import lowering, parity, triton
 from builder.errors import ParityError
 from builder.manifest import ModelSpec, TensorSpec
 
@@ -39,11 +40,7 @@ def record(
 def _chain(
     partition: Partition, golden: Golden, spec: ModelSpec, compares: bool
 ) -> list[Golden]:
-    from builder import parity
-    from builder.lowering import present
-    from builder.parity import to_numpy, to_torch
-
-    values = {name: to_torch(golden.inputs[name]) for name in partition.inputs}
+    values = {name: parity.to_torch(golden.inputs[name]) for name in partition.inputs}
     recorded = []
     for segment in partition.segments:
         inputs = {name: values[name] for name in segment.inputs}
@@ -55,8 +52,8 @@ def _chain(
     if not compares:
         return recorded
     results = {name: values[name] for name in partition.outputs}
-    tensors = present(results, partition.flags, partition.too_long)
-    outputs = {name: to_numpy(tensor) for name, tensor in tensors.items()}
+    tensors = lowering.present(results, partition.flags, partition.too_long)
+    outputs = {name: parity.to_numpy(tensor) for name, tensor in tensors.items()}
     _raise_unless(
         parity.compare(
             outputs, golden, spec.tolerance, precision=torch_precision(spec)
@@ -77,9 +74,7 @@ def with_rounded(
     """The spec with the tolerance of a graph with these inputs and outputs: it names those outputs
     that depend on results that the graph itself rounds to 16 bits.
     """
-    from builder.lowering import rounded_outputs
-
-    pairs = zip(outputs, rounded_outputs(lowered.graph, inputs), strict=False)
+    pairs = zip(outputs, lowering.rounded_outputs(lowered.graph, inputs), strict=False)
     rounded = {name: dtype for name, dtype in pairs if dtype}
     return replace(spec, tolerance=replace(spec.tolerance, rounded=rounded))
 
@@ -93,21 +88,16 @@ def golden_of(
     name: str, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]
 ) -> Golden:
     """A golden of these tensors, as arrays."""
-    from builder.parity import to_numpy
-    from builder.triton import Golden
-
-    arrays = {key: to_numpy(tensor) for key, tensor in inputs.items()}
-    return Golden(
-        name, arrays, {key: to_numpy(tensor) for key, tensor in outputs.items()}
+    arrays = {key: parity.to_numpy(tensor) for key, tensor in inputs.items()}
+    return triton.Golden(
+        name, arrays, {key: parity.to_numpy(tensor) for key, tensor in outputs.items()}
     )
 
 
 def _random(segments: Sequence[Segment]) -> str | None:
     """The first random operator."""
-    from builder.lowering import ir
-
     for segment in segments:
-        operator = ir.random_operator(segment.lowered.graph)
+        operator = lowering.ir.random_operator(segment.lowered.graph)
         if operator:
             return operator
     return None
@@ -120,8 +110,6 @@ def _kinds(segments: Sequence[Segment]) -> str:
 
 
 def _passes_of_plugins() -> list[str]:
-    from builder import lowering
-
     return [
         f"{step.name} ({step.defined_at})"
         for step in lowering.every_pass()
@@ -252,8 +240,6 @@ def check_reference(
     """Raise ParityError, with the first differing tensor, if the network evaluated on the CPU
     differs from a golden. The error names a known cause in the original `module`.
     """
-    from builder import parity
-
     spec = of_network(spec, conversion)
     for golden in goldens:
         tensors = network_inputs(conversion, golden)
@@ -278,8 +264,6 @@ def _fix_of_network(
     module: Any,
 ) -> str:
     """The fix to suggest if the network's `outputs` differ from the golden."""
-    from builder import parity
-
     half = _half_precision(conversion)
     if half and parity.compare(outputs, golden, precision=half).passed:
         return _FIX_HALF_LAYERS
@@ -300,8 +284,6 @@ def _accumulates(conversion: Conversion, golden: Golden, spec: ModelSpec) -> boo
     """Whether the lowered graph is within the tolerance, and so is each value of the network that
     is computed from the values of the graph.
     """
-    from builder import parity
-
     inputs = network_inputs(conversion, golden)
     outputs = dict(
         zip(conversion.outputs, conversion.lowered.run(*inputs), strict=True)
@@ -319,8 +301,6 @@ def _is_stable(
     """
     import torch
 
-    from builder import parity
-
     if module is None or list(golden.inputs) != [one.name for one in spec.inputs]:
         return True  # a segment has other inputs than the module
     try:
@@ -337,9 +317,9 @@ def _is_stable(
 
 def network_inputs(conversion: Conversion, golden: Golden) -> list[torch.Tensor]:
     """The golden's inputs in the order of the network's inputs."""
-    from builder.parity import to_torch
-
-    return [to_torch(golden.inputs[str(spec.name)]) for spec in conversion.inputs]
+    return [
+        parity.to_torch(golden.inputs[str(spec.name)]) for spec in conversion.inputs
+    ]
 
 
 def network_outputs(
@@ -349,11 +329,11 @@ def network_outputs(
     NetworkEvaluationError.
     """
     from builder import reference
-    from builder.parity import to_numpy, widened
 
     outputs = reference.run(conversion, tensors)
-    return widened(
-        dict(zip(conversion.outputs, map(to_numpy, outputs), strict=True)), golden
+    return parity.widened(
+        dict(zip(conversion.outputs, map(parity.to_numpy, outputs), strict=True)),
+        golden,
     )
 
 

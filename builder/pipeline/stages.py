@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from builder import frontends, lowering, manifest, parity, quantization, triton
 from builder.errors import InPlaceError, KeyMistake, TrtBuildError, UsageError
 from builder.manifest import ModelSpec, axis_ranges, manifest_location
 from builder.pipeline import (
@@ -218,8 +219,6 @@ def load(spec: ModelSpec) -> Loaded:
     """Load the spec's file. Raises ModelFileError; for an exported program also LoweringError, and
     UsageError if the spec allows sizes that its constraints exclude.
     """
-    from builder import frontends
-
     module = frontends.load(spec.path, spec.module, libraries=spec.libraries)
     if isinstance(module, frontends.ExportedModule):
         module.axes.check(spec.inputs, str(spec.manifest) if spec.manifest else None)
@@ -235,8 +234,6 @@ def lower(
     pass, with the inputs of a Paranoid if it is one. In-place writes that cannot be functionalized
     stay, for torch only, unless `fallback.require_full` is set. Raises LoweringError.
     """
-    from builder import lowering
-
     spec = loaded.spec
     module = loaded.module
     try:
@@ -266,8 +263,6 @@ def lower_as_written(loaded: Loaded, reason: TrtBuildError) -> Lowered:
     """The original module's graph for torch only, with flattened inputs and outputs. Raises
     `reason` if they cannot be flattened.
     """
-    from builder import lowering
-
     spec = loaded.spec
     module = loaded.module
     graph = lowering.as_written(
@@ -305,8 +300,6 @@ def _check_inputs(spec: ModelSpec, graph: LoweredGraph) -> None:
 
 def _example(loaded: Loaded) -> tuple[torch.Tensor, ...]:
     """The inputs of the first golden, without the output names, which come from lowering."""
-    from builder import parity
-
     return parity.example(loaded.module, replace(loaded.spec, outputs=None))
 
 
@@ -315,8 +308,6 @@ def record(lowered: Lowered, recordings: Recordings | None = None) -> Recorded:
     UsageError if the server cannot keep its state, ModelFileError if it does not accept the inputs
     of its manifest.
     """
-    from builder import parity
-
     state.check(lowered.spec, lowered.outputs)
     recording = recordings.find(lowered.outputs) if recordings else None
     if recording is None:
@@ -404,8 +395,6 @@ def _cache_warnings(lowered: Lowered) -> Iterator[str]:
 
 def _list_warnings(lowered: Lowered, goldens: Goldens) -> Iterator[str]:
     """A warning for each list whose length is not known, with the consequences."""
-    from builder import parity
-
     paths = dict(zip(lowered.outputs, lowered.graph.results, strict=True))
     for name in lowered.graph.too_long:
         most = lowered.spec.max_lengths[name]
@@ -433,8 +422,6 @@ def _relation_warnings(lowered: Lowered) -> Iterator[str]:
     that the ranges do not fulfill: the program refuses a request with other sizes, the server does
     not.
     """
-    from builder import frontends
-
     if isinstance(lowered.module, frontends.ExportedModule):
         inputs = lowered.spec.inputs
         spans = {
@@ -446,8 +433,6 @@ def _relation_warnings(lowered: Lowered) -> Iterator[str]:
 
 def _autocast_warnings(lowered: Lowered) -> Iterator[str]:
     """A warning for each device whose autocast casts none of the program's tensors."""
-    from builder import frontends
-
     if isinstance(lowered.module, frontends.ExportedModule):
         for device in lowered.module.other_autocast:
             yield (
@@ -459,11 +444,9 @@ def _autocast_warnings(lowered: Lowered) -> Iterator[str]:
 
 def _branches(lowered: LoweredGraph) -> set[str]:
     """The source locations of the branches and loops that lowering did not resolve."""
-    from builder.lowering import ir, source_location
-
     return {
-        source_location(node)
-        for node in ir.nodes_of(lowered.graph, "prim::If", "prim::Loop")
+        lowering.source_location(node)
+        for node in lowering.ir.nodes_of(lowered.graph, "prim::If", "prim::Loop")
     }
 
 
@@ -612,8 +595,6 @@ def _unknown_modules(source: Lowered) -> Iterator[str]:
     """A warning for names under fallback.modules that match nothing, which are most likely
     misspelled. A frozen file has no module names, but its nodes do.
     """
-    from builder.manifest import did_you_mean
-
     requested = source.spec.fallback.modules
     modules = source.module.named_modules()
     names = {name for path, inner in modules for name in (path, inner.original_name)}
@@ -622,7 +603,9 @@ def _unknown_modules(source: Lowered) -> Iterator[str]:
         missed = tuple(name for name in requested if name not in names)
     if missed and (missed is not requested or not fallback.kept_nodes(source.graph)):
         known = [name for name in names if name]
-        near = [did_you_mean(name, known, otherwise_list=False) for name in missed]
+        near = [
+            manifest.did_you_mean(name, known, otherwise_list=False) for name in missed
+        ]
         hint = ""
         if any(near):
             hint = f" ({'; '.join(filter(None, near))})"
@@ -653,13 +636,12 @@ def keep_in_float32(converted: Converted) -> Converted:
     spec = converted.prepared.spec
     if not _keeps_in_float32(spec):
         return converted
-    from builder.quantization import overflow
 
     beyond = _beyond_half(converted)
     networks = []
     warnings = list(converted.warnings)
     for part in converted.networks:
-        conversion, overflow_warnings = overflow.with_layers_in_float32(
+        conversion, overflow_warnings = quantization.overflow.with_layers_in_float32(
             part.conversion, beyond[part.location], keep_fp32=spec.keep_fp32
         )
         networks.append(replace(part, conversion=conversion))
@@ -677,12 +659,12 @@ def _beyond_half(converted: Converted) -> dict[Location, list[Beyond]]:
     """The values of each network that exceed float16. The networks run on the calibration files one
     batch at a time, because the tensors of all batches may not fit in memory.
     """
-    from builder.quantization import overflow
-
     beyond: dict[Location, list[Beyond]] = {
         part.location: [] for part in converted.networks
     }
-    if not any(overflow.has_half(part.conversion) for part in converted.networks):
+    if not any(
+        quantization.overflow.has_half(part.conversion) for part in converted.networks
+    ):
         return beyond
     by_location = {part.location: part.goldens for part in converted.networks}
     data = ([golden] for golden in converted.prepared.data)
@@ -692,7 +674,7 @@ def _beyond_half(converted: Converted) -> dict[Location, list[Beyond]]:
     ):
         for part in converted.networks:
             batches = _batches(part.conversion, goldens.get(part.location, ()))
-            beyond[part.location] += overflow.beyond_half(
+            beyond[part.location] += quantization.overflow.beyond_half(
                 part.conversion.lowered, batches
             )
     return beyond
@@ -724,10 +706,10 @@ def _inputs_of_networks(
 def _batches(
     conversion: Conversion, goldens: Sequence[Golden]
 ) -> list[list[torch.Tensor]]:
-    from builder.parity import to_torch
-
     names = [str(spec.name) for spec in conversion.inputs]
-    return [[to_torch(golden.inputs[name]) for name in names] for golden in goldens]
+    return [
+        [parity.to_torch(golden.inputs[name]) for name in names] for golden in goldens
+    ]
 
 
 def check_plans(
@@ -740,9 +722,7 @@ def check_plans(
     ends. Raises NetworkFailure if TensorRT builds no correct plan of a network. Nothing is run
     without a GPU and TensorRT (not RTX).
     """
-    from builder.parity import plan_check
-
-    if not plan_check.possible():
+    if not parity.plan_check.possible():
         return built
     converted = built.converted
     spec = converted.prepared.spec
@@ -751,7 +731,7 @@ def check_plans(
     warnings = list(converted.warnings)
     for part in converted.networks:
         with _fails(part, converted):
-            correct = plan_check.check(
+            correct = parity.plan_check.check(
                 part.conversion,
                 plans[part.location],
                 part.goldens,
@@ -779,7 +759,7 @@ def build(converted: Converted, compile: Compile) -> Built:
 
 def assemble(built: Built, order: Order) -> Checked:
     """Assemble the artifact in the layout of the order. Raises UsageError and PublishError."""
-    from builder import triton
+
     from builder.pipeline import artifacts, layouts
 
     converted = built.converted
@@ -836,8 +816,6 @@ def publish(
     stage: Path | None = None,
 ) -> Published:
     """Move the model into the repository `out`; see builder.triton.publish."""
-    from builder import triton
-
     folder = triton.publish(
         checked.artifact, out, finish=finish, compare=compare, stage=stage
     )

@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from builder import lowering, parity
 from builder.errors import UsageError
 from builder.manifest import ModelSpec, TensorSpec, manifest_location
 
@@ -52,9 +53,7 @@ def check(spec: ModelSpec, names: Sequence[str]) -> None:
 
 
 def _require_fixed_size(spec: ModelSpec) -> None:
-    from builder.parity import varying_axes
-
-    varying = varying_axes(spec)
+    varying = parity.varying_axes(spec)
     for index, state in enumerate(spec.server_state):
         if state.input in varying:
             raise UsageError(
@@ -84,8 +83,6 @@ def batch_first(
     """The model with the batch axis first in every state that the server keeps. `names` are the
     output names.
     """
-    from builder.lowering import endpoints
-
     moved = state_axes(spec)
     if not moved:
         return spec, lowered, tuple(goldens)
@@ -100,17 +97,15 @@ def batch_first(
     tensors = moved | {partners[name]: axis for name, axis in moved.items()}
     return (
         replace(spec, inputs=tuple(_first(tensor, moved) for tensor in spec.inputs)),
-        endpoints.axes_first(lowered, inputs, outputs),
+        lowering.endpoints.axes_first(lowered, inputs, outputs),
         tuple(golden.changed(partial(_all_moved, moved=tensors)) for golden in goldens),
     )
 
 
 def state_axes(spec: ModelSpec) -> dict[str, int]:
     """The batch axis of each state input whose batch axis is not the first."""
-    from builder.parity import sequence_axis
-
     state_inputs = {state.input for state in spec.server_state}
-    batch = sequence_axis(spec)
+    batch = parity.sequence_axis(spec)
     axes = {
         str(tensor.name): tensor.shape.index(batch)
         for tensor in spec.inputs

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from builder import parity, triton
 from builder.errors import TrtBuildError, summary
 from builder.pipeline.execution import LoadedFiles, Runner
 
@@ -23,8 +24,6 @@ def confirm(
     """The artifact without the warm-up requests that fail, and a warning for each of them. With
     `engines` the plans, which need a GPU, also run them. Raises the errors of triton.config.
     """
-    from builder import triton
-
     if not isinstance(artifact, triton.EnsembleArtifact):
         return _confirmed(artifact, files, engines=engines)
     confirmed = [_confirmed(step, files, engines=engines) for step in artifact.steps]
@@ -51,8 +50,6 @@ def _failures(
     """The name of each warm-up request that fails, and the reason. The goldens have passed."""
     import torch
 
-    from builder import triton
-
     runners = [Runner(artifact, files)]
     if engines:
         runners.append(Runner(artifact, files, engines=True))
@@ -68,8 +65,6 @@ def _failures(
 
 
 def _equal(inputs: Mapping[str, NDArray[Any]], golden: Golden) -> bool:
-    from builder import parity
-
     return all(
         parity.same_bits(array, golden.inputs[name]) for name, array in inputs.items()
     )

@@ -10,15 +10,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder import pipeline, processes, unforeseen
+from builder import pipeline, processes, triton, unforeseen
 from builder.errors import EnvironmentProblem, ManifestError
 from builder.manifest import ModelSpec
 from builder.pipeline import Order
 from builder.progress import FINISHED, Progress, silent
 from builder.repository import jobs as slots
+from builder.repository import preflight, request
 from builder.repository.kept import Checked, KeptArtifacts, of_variant, served_as
 from builder.repository.result import RECORDED, ModelResult
 from builder.repository.settings import Settings, resolved
+from builder.store import Hashes, clean_up, edits, signing, staging
 
 if TYPE_CHECKING:
     from builder.store import Plans
@@ -77,9 +79,6 @@ def build_repository(
         _sign_unchanged(results, Path(out), Path(chosen.sign))
     _note_missing(orders, results, models, out)
     if write_env and any(result.ok for result in results):
-        # imports protobuf, which an unchanged model does not need
-        from builder import triton
-
         triton.write_env(Path(out))
     results += [ModelResult(name, error=error) for name, error in without.items()]
     return sorted(results, key=lambda result: result.name)
@@ -92,8 +91,6 @@ def _note_missing(
     out: Path | str,
 ) -> None:
     """Add a warning for each target whose plans need another host."""
-    from builder.repository import preflight
-
     for order, result in zip(orders, results, strict=True):
         options = order.options.over(order.spec.build)
         result.warnings += tuple(preflight.missing(options, order.flavor, models, out))
@@ -125,10 +122,6 @@ def _results(
     orders: Sequence[Order], chosen: Settings, execution: _Execution
 ) -> list[ModelResult]:
     """The result of each order. Unchanged models are not built."""
-    from builder.repository import request
-    from builder.store import Hashes, clean_up, signing
-    from builder.triton import signatures
-
     if orders:
         clean_up(orders[0].out)
     if chosen.store:
@@ -139,7 +132,7 @@ def _results(
         ]
     to_build = [item for item in orders_or_results if isinstance(item, Order)]
     _check(to_build)
-    with signatures.signing_with(Path(chosen.sign) if chosen.sign else None):
+    with triton.signatures.signing_with(Path(chosen.sign) if chosen.sign else None):
         built = iter(_perform_all(to_build, execution))
         return [
             next(built) if isinstance(item, Order) else item
@@ -149,25 +142,17 @@ def _results(
 
 def _check(orders: Sequence[Order]) -> None:
     """Raise the errors that must be raised before anything is built."""
-    from builder.repository import preflight
-
     if orders:
         preflight.check(orders[0].out)
     for order in orders:
         if order.spec.triton:
-            # imports protobuf, which an unchanged model does not need
-            from builder.triton import section
-
-            section.parsed(order.spec)
+            triton.section.parsed(order.spec)
 
 
 def _sign_unchanged(results: Sequence[ModelResult], out: Path, key: Path) -> None:
     """Sign models that were published before without this key. A model with manual changes is not
     signed, with a warning.
     """
-    from builder.store import Hashes, edits
-    from builder.triton import signatures
-
     whole = []
     with Hashes() as hashes:
         for result in results:
@@ -179,7 +164,7 @@ def _sign_unchanged(results: Sequence[ModelResult], out: Path, key: Path) -> Non
             else:
                 whole.append(result.name)
     if whole:
-        signatures.sign_missing(out, key, whole)
+        triton.signatures.sign_missing(out, key, whole)
 
 
 def _perform_all(orders: Sequence[Order], execution: _Execution) -> list[ModelResult]:
@@ -199,8 +184,6 @@ def _perform_all(orders: Sequence[Order], execution: _Execution) -> list[ModelRe
 
 
 def _in_workers(orders: Sequence[Order], execution: _Execution) -> list[ModelResult]:
-    from builder.store import staging
-
     jobs = execution.jobs or slots.default_jobs()
     threads = 0
     if jobs > 1:
@@ -229,12 +212,9 @@ def _in_workers(orders: Sequence[Order], execution: _Execution) -> list[ModelRes
 def _task(
     order: Order, execution: _Execution, count: Iterator[int], total: int
 ) -> processes.Task[ModelResult]:
-    from builder.store import signing
-    from builder.triton import signatures
-
     assert order.stage is not None
     sandbox = slots.sandbox(order)
-    hidden = (*sandbox.hidden, *signatures.secrets())
+    hidden = (*sandbox.hidden, *triton.signatures.secrets())
     writable = sandbox.writable
     progress, kept_artifacts = execution.progress, execution.kept_artifacts
     if kept_artifacts is not None:
@@ -250,7 +230,7 @@ def _task(
         order.reproduce,
         limits=slots.limits(order.spec.limits),
         sandbox=replace(sandbox, hidden=hidden, writable=writable),
-        handlers={**signing.HANDLERS, **signatures.handlers(order.stage)},
+        handlers={**signing.HANDLERS, **triton.signatures.handlers(order.stage)},
         on_result=report_result,
     )
 
@@ -335,8 +315,6 @@ def _publish_kept(
     order: Order, checked: Checked, progress: Progress, result: ModelResult
 ) -> None:
     """Publish the artifact of an earlier variant with the serving settings of this one."""
-    from builder import triton
-
     clock = pipeline.Clock(order.spec.name, progress)
     artifact = served_as(checked.artifact, order.spec)
     for name, value in checked.result.items():
@@ -359,7 +337,7 @@ def _recorded(
     order: Order, folder: Path, plans: Mapping[str, Any], result: ModelResult
 ) -> dict[str, Any]:
     """Add the request and the result to the folder's record. Returns the recorded result."""
-    from builder import store, triton
+    from builder import store
 
     if order.edits == "keep":
         triton.carry_over(order.folder, folder)
@@ -372,8 +350,6 @@ def _compare(order: Order, result: ModelResult, former: Path, new: Path) -> None
     """Refuse, or warn about, changes that are incompatible with the clients of the published
     model.
     """
-    from builder import triton
-
     changes = triton.refuse_incompatible(former, new, accept=order.accept_incompatible)
     result.warnings += tuple(
         f"incompatible with its clients: {change}" for change in changes

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder import store
+from builder import store, triton
 from builder.manifest import Batching, ModelSpec
 from builder.repository.result import SHOWN, ModelResult
 
@@ -80,8 +80,6 @@ class Checked:
         self, artifact: ModelArtifact | EnsembleArtifact
     ) -> tuple[str, ...]:
         """The warnings of the same artifact with other batching settings."""
-        from builder import triton
-
         return (*self.warnings, *triton.config_warnings(artifact))
 
 
@@ -92,8 +90,6 @@ def of_variant(
     warnings: Sequence[str],
 ) -> Checked:
     """The Checked of a published variant, with the `warnings` of its build."""
-    from builder import triton
-
     of_config = triton.config_warnings(artifact)
     remaining = tuple(warning for warning in warnings if warning not in of_config)
     return Checked(
@@ -113,10 +109,8 @@ def served_as(
     artifact: ModelArtifact | EnsembleArtifact, spec: ModelSpec
 ) -> ModelArtifact | EnsembleArtifact:
     """The artifact with the instances and dynamic batching of another spec of the same model."""
-    from builder.triton import EnsembleArtifact
-
     changed = _served_as(artifact.spec, spec.instances, spec.batching)
-    if not isinstance(artifact, EnsembleArtifact):
+    if not isinstance(artifact, triton.EnsembleArtifact):
         return replace(artifact, spec=changed)
     steps = tuple(
         replace(step, spec=_served_as(step.spec, spec.instances, _of_step(step, spec)))

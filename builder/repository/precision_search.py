@@ -16,7 +16,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder import pipeline, precisions, processes, unforeseen
+from builder import engine, parity, pipeline, precisions, processes, unforeseen
 from builder.errors import (
     EngineError,
     EnvironmentProblem,
@@ -189,8 +189,6 @@ class _Trials:
     """One model, loaded once and converted for every trial."""
 
     def __init__(self, order: Order, search: Search, progress: Progress) -> None:
-        from builder.engine import flavor
-
         self.order = order
         self.spec = order.spec
         self.search = search
@@ -204,7 +202,7 @@ class _Trials:
         self.recorded = replace(recorded, goldens=tuple(goldens))
         self.search.judge = (
             "engine"
-            if flavor.name() == "tensorrt" and flavor.has_gpu()
+            if engine.flavor.name() == "tensorrt" and engine.flavor.has_gpu()
             else "reference"
         )
         self.known: dict[tuple[str, ...], str] = {}
@@ -245,16 +243,15 @@ class _Trials:
     def _reduces(self, in_float32: Sequence[str]) -> bool:
         """Whether anything computes in less than float32 with these layers kept."""
         from builder.conversion import quantizes
-        from builder.engine import capabilities, has_half
 
-        if not capabilities.current().strongly_typed:
+        if not engine.capabilities.current().strongly_typed:
             return True  # TensorRT chooses precisions
         conversions = [
             part.conversion
             for part in self._convert(self._keeping(in_float32)).networks
         ]
         return any(
-            has_half(conversion.network) or quantizes(conversion.lowered.graph)
+            engine.has_half(conversion.network) or quantizes(conversion.lowered.graph)
             for conversion in conversions
         )
 
@@ -331,13 +328,14 @@ class _Trials:
     @contextmanager
     def _runs(self, conversion: Conversion) -> Iterator[Run]:
         """Run the network on CPU tensors, in the order of its inputs and outputs."""
-        from builder import engine, reference
-        from builder.engine import Engine
+        from builder import reference
 
         if self.search.judge == "reference":
             yield lambda *tensors: reference.run(conversion, tensors)
         else:
-            with Engine(engine.build(conversion, options_of(self.order)).data) as built:
+            with engine.Engine(
+                engine.build(conversion, options_of(self.order)).data
+            ) as built:
                 yield built
 
 
@@ -350,17 +348,17 @@ def _nodes(converted: Converted) -> int:
 def _differences(
     run: Run, conversion: Conversion, golden: Golden, spec: ModelSpec
 ) -> Sequence[str]:
-    from builder import parity
-    from builder.parity import to_numpy, to_torch, widened
-
     tensors = [
-        to_torch(golden.inputs[str(tensor_spec.name)])
+        parity.to_torch(golden.inputs[str(tensor_spec.name)])
         for tensor_spec in conversion.inputs
     ]
-    arrays = map(to_numpy, run(*tensors))
+    arrays = map(parity.to_numpy, run(*tensors))
     outputs = dict(zip(conversion.outputs, arrays, strict=True))
     return parity.compare(
-        widened(outputs, golden), golden, spec.tolerance, precision=spec.precision
+        parity.widened(outputs, golden),
+        golden,
+        spec.tolerance,
+        precision=spec.precision,
     ).problems
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from builder import store
+from builder import store, triton
 from builder.errors import UsageError
 from builder.pipeline import Order, options_of
 from builder.repository.result import SHOWN, ModelResult
@@ -96,8 +96,6 @@ def _keeping_adopted(order: Order, hashes: store.Hashes) -> Order:
     """The order, which carries over manual edits that its manifest also contains."""
     if order.edits != edits.REPORT or not edits.edits(order.folder, hashes):
         return order
-    from builder import triton  # imports protobuf, which most runs do not need
-
     adopted = triton.edits_adopted(order.folder, order.spec)
     if adopted:
         return replace(order, edits=edits.KEEP)

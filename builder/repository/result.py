@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from builder import engine, parity, pipeline
 from builder.errors import TrtBuildError
 
 if TYPE_CHECKING:
@@ -64,37 +65,34 @@ class ModelResult:
 
     def reached(self, stage: Stage) -> None:
         """Fill in the facts of a stage of the pipeline."""
-        from builder.parity import plan_check
-        from builder.pipeline import reduced_precision, stages
-
-        if isinstance(stage, stages.Lowered):
+        if isinstance(stage, pipeline.stages.Lowered):
             changed = (
                 record
                 for record in stage.graph.trace
                 if record.nodes_before != record.nodes_after
             )
             self.lowering = tuple(map(_pass, changed))
-        elif isinstance(stage, stages.Prepared):
-            self.precision = stages.own_half(stage.source.spec).precision
-            self.quantized = reduced_precision.as_data(stage.quantized)
+        elif isinstance(stage, pipeline.stages.Prepared):
+            self.precision = pipeline.stages.own_half(stage.source.spec).precision
+            self.quantized = pipeline.reduced_precision.as_data(stage.quantized)
             self.warnings = stage.warnings
-        elif isinstance(stage, stages.Converted):
+        elif isinstance(stage, pipeline.stages.Converted):
             self._converted(stage)
-        elif isinstance(stage, stages.Built):
+        elif isinstance(stage, pipeline.stages.Built):
             self.layers = sum(
                 int(plan.facts["layers"]) for plan in stage.plans.values()
             )
             self.plan_bytes = sum(len(plan.data) for plan in stage.plans.values())
-            self.plan_executed = plan_check.possible() if self.plan_bytes else None
-        elif isinstance(stage, stages.Checked):
+            self.plan_executed = (
+                parity.plan_check.possible() if self.plan_bytes else None
+            )
+        elif isinstance(stage, pipeline.stages.Checked):
             self.layout = stage.layout
             self.layout_reason = stage.layout_reason
             self.parity = dict(stage.parity)
             self.warnings = stage.warnings
 
     def _converted(self, stage: stages.Converted) -> None:
-        from builder.engine import layer_dtypes
-
         self.warnings = stage.warnings
         self.segments = ()
         self.operators = ()
@@ -102,7 +100,7 @@ class ModelResult:
             self.segments = tuple(part.kind for part in partitioned.partition.segments)
             self.operators = tuple(map(asdict, partitioned.operators))
         self.dtypes = tuple(
-            {"network": part.label, **layer_dtypes(part.conversion.network)}
+            {"network": part.label, **engine.layer_dtypes(part.conversion.network)}
             for part in stage.networks
         )
 

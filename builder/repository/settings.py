@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from builder import engine, pipeline
 from builder.errors import ManifestError
 from builder.manifest import ModelSpec, TensorSpec
 from builder.manifest import load as load_manifests
+from builder.repository import preflight
 
 if TYPE_CHECKING:
     from builder.engine import BuildOptions
@@ -71,17 +73,14 @@ class Settings:
         """An order for each model. Raises EnvironmentProblem if the flavor is not installed, and
         UsageError if Triton could not load its plans.
         """
-        from builder.engine import BuildOptions, flavor
-        from builder.pipeline import Order
-        from builder.repository import preflight
 
-        chosen = flavor.select(self.flavor)
+        chosen = engine.flavor.select(self.flavor)
         preflight.check_served(self.serve_as, chosen)
         common: dict[str, Any] = {
             "serve_as": self.serve_as,
             "torch_steps": self.torch_steps,
             "flavor": chosen,
-            "options": self.options or BuildOptions(),
+            "options": self.options or engine.BuildOptions(),
             "store": str(self.store) if self.store else None,
             "share": self.share,
             "plugins": tuple(self.plugins),
@@ -89,7 +88,7 @@ class Settings:
             "accept_incompatible": self.accept_incompatible,
         }
         return [
-            Order(spec, out, layout=self._layout(spec), **common, **more)
+            pipeline.Order(spec, out, layout=self._layout(spec), **common, **more)
             for spec in specs
         ]
 
