@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from builder import report
-from builder.cli import options
+from builder.cli import options, verify
 from builder.cli.command import command
 from builder.cli.terminal import Terminal
 from builder.progress import Progress
@@ -153,7 +153,6 @@ def bench_command(terminal: Terminal, /, repository: Path, **settings: Any) -> i
     worse than the file of --compare, 4 no server.
     """
     from builder.bench import baseline, host, measure
-    from builder.cli import verify
 
     chosen = _options(settings)
     before = baseline.read(settings["compare"]) if settings["compare"] else None
@@ -237,7 +236,6 @@ def _endpoint(
     progress: Progress,
 ) -> Iterator[Endpoint]:
     from builder.bench import Endpoint
-    from builder.cli import verify
 
     if not settings["serve"]:
         yield Endpoint(*urls, access=settings["access"])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import platform
+import re
+import shutil
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,8 +111,6 @@ def doctor_command(
 def _preflight(
     terminal: Terminal, repository: Path, only: tuple[str, ...], options: dict[str, Any]
 ) -> int:
-    from dataclasses import asdict
-
     parity.served.chosen(repository, only)
     server = _server_of(options)
     findings = deployment.preflight(repository, server, only)
@@ -127,8 +127,6 @@ def _preflight(
 
 def _server_of(options: dict[str, Any]) -> ServerFacts:
     """The server that the options name. Raises click.UsageError, and the errors of reaching it."""
-    from dataclasses import replace
-
     if options["image"] and options["url"]:
         raise click.UsageError("--image and --url exclude each other: choose one")
     if options["image"]:
@@ -235,8 +233,6 @@ def _server() -> Finding:
 
 
 def _docker() -> Finding:
-    import shutil
-
     executable = shutil.which("docker") or shutil.which("docker-compose")
     return Finding(
         "docker",
@@ -293,9 +289,6 @@ def devices() -> list[dict[str, Any]]:
 
 def driver() -> str | None:
     """The version that the kernel module reports."""
-    import re
-    from pathlib import Path
-
     try:
         text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
     except OSError:

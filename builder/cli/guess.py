@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder import frontends, lowering, manifest, torchscript
+from builder.cli import guess_state
 from builder.dtypes import name_of
 from builder.errors import LoweringError, ModelError, TrtBuildError, UnboundedListError
 
@@ -113,8 +114,6 @@ def _takes_tensors(part: Any) -> bool:
 def _guesses(
     file: Path, module: str | None, libraries: Sequence[Path], plugins: Sequence[str]
 ) -> Guessed:
-    from builder.cli import guess_state
-
     torchscript.plugins.load(plugins)
     loaded = frontends.load(file, module, libraries=libraries)
     elements = _first_elements(loaded)
@@ -143,8 +142,6 @@ def _inputs(lowered: LoweredGraph, examples: Mapping[str, Example]) -> list[Gues
     """A guess for each input: of its example, of the recurrent layer that reads it, or of its
     uses.
     """
-    from builder.cli import guess_state
-
     batch = next(
         (example.shape[0] for example in examples.values() if example.shape), None
     )
@@ -246,8 +243,6 @@ def _first_elements(module: Any) -> dict[str, str]:
 
 
 def _of_exported(program: ExportedModule, lowered: LoweredGraph) -> Guessed:
-    from builder.cli import guess_state
-
     axes = program.axes
     specs = axes.specs()
     inputs = [Guess(str(spec.name), spec.dtype, spec.shape, "", "") for spec in specs]

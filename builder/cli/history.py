@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +52,6 @@ def history_command(
     goldens. Requests per second and latency are those of `bench --record`, at the load with the
     most requests. Exit code 1: a file is damaged.
     """
-    from dataclasses import asdict
-
     entries_by_model = {
         folder.name: triton.history.history(folder)
         for folder in triton.history.models(repository, only)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ import click
 
 from builder.cli import options
 from builder.cli.command import command, describe
+from builder.cli.repo import common_exit_code
 from builder.cli.terminal import Terminal, command_line
 from builder.errors import EnvironmentProblem, TrtBuildError, UsageError
 from builder.printable import counted
@@ -98,8 +100,6 @@ def _folder(
     isolate: bool,
 ) -> int:
     """Write every missing manifest of the folder, or with --force all. Returns the exit code."""
-    from builder.cli.repo import common_exit_code
-
     options.note_unread(terminal, folder)
     models = _models(folder, force)
     requests: list[Request] = [(model, None, libraries, plugins) for model in models]
@@ -166,8 +166,6 @@ def _data(out: Path, guessed: Guessed) -> dict[str, Any]:
 
 def _relative_libraries(out: Path, libraries: tuple[Path, ...]) -> list[str]:
     """The libraries as the manifest names them: relative to its folder."""
-    import os
-
     return [os.path.relpath(library, out.parent) for library in libraries]
 
 

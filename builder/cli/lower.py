@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -296,6 +297,4 @@ def _show(
 
 
 def _colored() -> bool:
-    import sys
-
     return may_color(sys.stdout)

@@ -21,6 +21,8 @@ from builder.choices import (
     TORCH_STEPS,
 )
 from builder.cli import paths
+from builder.cli.terminal import command_line
+from builder.errors import UsageError
 from builder.precisions import PRECISIONS
 
 if TYPE_CHECKING:
@@ -300,8 +302,6 @@ def access(function: Any) -> Any:
 
 
 def _headers(texts: Sequence[str], token_file: Path | None) -> dict[str, str]:
-    from builder.errors import UsageError
-
     headers = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -318,8 +318,6 @@ def _headers(texts: Sequence[str], token_file: Path | None) -> dict[str, str]:
 
 def token_in(file: Path) -> str:
     """The token in a file, without the white space around it. Raises UsageError."""
-    from builder.errors import UsageError
-
     try:
         token = file.read_text(encoding="ascii").strip()
     except (OSError, ValueError) as error:
@@ -396,8 +394,6 @@ def store(function: Any) -> Any:
 
 def _outlives(store: str | None, suffix: str) -> None:
     """Raise UsageError for a store in memory: its plans would be lost when the command ends."""
-    from builder.errors import UsageError
-
     if store and store.rpartition("::")[2].startswith("memory:"):
         raise UsageError(
             f"{suffix} {store}: a store in memory is lost when the command ends",
@@ -419,7 +415,6 @@ def without_source(terminal: Terminal, models: Path, out: Path) -> list[str]:
     command that removes them. Returns their names; none if this user cannot read a published model,
     which is noted: the results of the build are still to be shown.
     """
-    from builder.cli.terminal import command_line
     from builder.store import published, retired
 
     sources = manifest.find_models(models) if models.is_dir() and out.is_dir() else []

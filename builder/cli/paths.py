@@ -18,6 +18,7 @@ import click
 
 from builder import store
 from builder.cli.terminal import Terminal
+from builder.errors import EnvironmentProblem, UsageError
 
 LOCAL_ONLY = {
     "write_env": "--write-env (the file is written beside a local repository)",
@@ -75,8 +76,6 @@ def create_folder(folder: Path, option: str) -> None:
 
     Raises EnvironmentProblem if it cannot be created or is not writable.
     """
-    from builder.errors import EnvironmentProblem
-
     try:
         folder.mkdir(parents=True, exist_ok=True)
         problem = "" if os.access(folder, os.W_OK | os.X_OK) else "is not writable"
@@ -132,8 +131,6 @@ def local(context: click.Context, terminal: Terminal) -> Iterator[None]:
     if not urls:
         yield
         return
-    from builder.errors import UsageError
-
     refused = [text for name, text in LOCAL_ONLY.items() if context.params.get(name)]
     if refused:
         raise UsageError(

@@ -12,6 +12,7 @@ from builder import deployment, report, serving, triton
 from builder.cli import options
 from builder.cli.command import command
 from builder.cli.terminal import Terminal
+from builder.cli.verify import quiet_interrupts
 
 if TYPE_CHECKING:
     from builder.deployment import Pushed, Target
@@ -65,8 +66,6 @@ def push_command(
 
     Exit codes: 0 all models are live, 3 one was rejected or rolled back, 4 no server.
     """
-
-    from builder.cli.verify import quiet_interrupts
 
     target = _target(to or repository, url, settings)
     quiet_interrupts()

@@ -13,6 +13,7 @@ import click
 from builder import deployment, engine, processes, report, repository, store, triton
 from builder.cli import build_options, options, search
 from builder.cli.command import command, describe
+from builder.cli.doctor import note_preflight
 from builder.cli.terminal import Terminal, command_line
 from builder.report import percent, size
 
@@ -203,8 +204,6 @@ def _report(
     """Show the results and the findings of preflight, which are added to `data`. Write the bill of
     materials and keep the data beside the repository, if requested.
     """
-    from builder.cli.doctor import note_preflight
-
     for result in results:
         terminal.trace(result.name, result.error.traceback if result.error else "")
     if extra.sbom:

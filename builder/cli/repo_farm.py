@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from builder import farm, store
-from builder.cli import options
+from builder.cli import build_options, options
 from builder.cli.command import describe
 from builder.cli.repo import common_exit_code
 from builder.cli.terminal import Terminal, command_line, is_terminal
+from builder.errors import UsageError
 from builder.printable import counted, printable
 from builder.progress import FINISHED, Progress
 
@@ -50,8 +51,6 @@ STARTED = "started on "
 
 def refuse(context: click.Context) -> None:
     """Raise one UsageError for all options that a farm does not support."""
-    from builder.errors import UsageError
-
     params = context.params
     refused = [text for name, text in NOT_SENT.items() if params.get(name)]
     if not params["isolate"]:
@@ -119,7 +118,6 @@ def _built(
 
 
 def _settings(params: dict[str, Any], farm_config: Farm) -> Settings:
-    from builder.cli import build_options
     from builder.repository import Settings
 
     options = build_options.take(dict(params))

@@ -10,7 +10,9 @@ import click
 from builder import deployment, serving, triton
 from builder.cli import options
 from builder.cli.command import command
+from builder.cli.doctor import note_preflight
 from builder.cli.terminal import Terminal
+from builder.errors import UsageError
 
 if TYPE_CHECKING:
     from builder.serving import Server
@@ -144,8 +146,6 @@ def serve_command(
 def _report_preflight(terminal: Terminal, repository: Path) -> None:
     """Print what prevents this machine from serving the models."""
 
-    from builder.cli.doctor import note_preflight
-
     if repository.is_dir():
         findings = deployment.preflight(
             repository, deployment.this_machine({}), digests=False
@@ -256,8 +256,6 @@ def _report_failed(terminal: Terminal, server: Server) -> None:
 
 def _report_foreign(terminal: Terminal, repository: Path) -> None:
     """Name each version that Triton will serve and that trt-build did not write."""
-    from builder.errors import UsageError
-
     if not repository.is_dir():
         return
     for folder in sorted(repository.iterdir()):

@@ -15,6 +15,8 @@ from builder.cli import options
 from builder.cli.bench import limit, numbers
 from builder.cli.command import command, describe
 from builder.cli.terminal import Terminal, command_line
+from builder.cli.verify import quiet_interrupts
+from builder.errors import EnvironmentProblem, TrtBuildError
 from builder.progress import Progress
 
 if TYPE_CHECKING:
@@ -145,8 +147,6 @@ def tune_command(
     Exit codes: 0 success, 1 a model could not be tuned, 3 no configuration keeps the limit, 4 no
     server.
     """
-    from builder.cli.verify import quiet_interrupts
-
     chosen = _options(arguments)
     settings = _settings(arguments, only)
     specs = settings.specs(models)
@@ -260,8 +260,6 @@ def _tuned(
     settings: Settings,
     repository: Path,
 ) -> tuple[Tuned | None, TrtBuildError | None]:
-    from builder.errors import EnvironmentProblem, TrtBuildError
-
     try:
         with terminal.progress() as progress:
             tuned = tuning.tune(
@@ -282,8 +280,6 @@ def _recorder(
     repository: Path, name: str, chosen: TuneOptions, progress: Progress
 ) -> Callable[[Trial], None]:
     """Stores each trial when it is measured, so that an interrupted search keeps its trials."""
-    from dataclasses import asdict
-
     trials: list[Any] = []
 
     def record(trial: Trial) -> None:
