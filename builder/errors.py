@@ -58,6 +58,16 @@ class TrtBuildError(Exception):
             lines.append(f"  fix:   {self.fix}")
         return "\n".join(lines)
 
+    def as_dict(self) -> dict[str, Any]:
+        """The error as JSON data."""
+        optional = {"where": self.where, "fix": self.fix, "traceback": self.traceback}
+        return {
+            "kind": type(self).__name__,
+            "message": self.message,
+            "exit_code": self.exit_code,
+            **{key: value for key, value in optional.items() if value},
+        }
+
 
 def summary(error: Exception) -> str:
     """The message of an error of trt-build; of an error of the operating system its text without
@@ -149,6 +159,10 @@ class UnsupportedOperators(ModelError):
         head = f"{nodes} cannot be converted to TensorRT:"
         super().__init__("\n".join([head, *self._groups()]))
 
+    def as_dict(self) -> dict[str, Any]:
+        """The error as JSON data, with the operators."""
+        return {**super().as_dict(), "operators": list(map(vars, self.operators))}
+
     def _groups(self) -> list[str]:
         """One paragraph for each schema and reason, with the source line of every node."""
         groups: dict[tuple[str, str, str], list[str]] = {}
@@ -215,6 +229,10 @@ class ManifestError(UsageError):
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
         self.mistakes = tuple(mistakes)
         super().__init__("\n".join(map(str, self.mistakes)))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The error as JSON data, with the mistakes."""
+        return {**super().as_dict(), "mistakes": list(map(vars, self.mistakes))}
 
 
 class ParityError(TrtBuildError):

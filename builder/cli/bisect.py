@@ -11,7 +11,7 @@ import click
 
 from builder import diagnosis, repository, store
 from builder.cli import options, paths
-from builder.cli.command import command, describe
+from builder.cli.command import command
 from builder.cli.repo import common_exit_code
 from builder.cli.terminal import Terminal
 from builder.errors import EnvironmentProblem, ParityError, TrtBuildError, UsageError
@@ -174,7 +174,7 @@ def _code(result: Result) -> int:
 
 def _data(name: str, result: Result) -> dict[str, Any]:
     if isinstance(result, TrtBuildError):
-        return {"name": name, "passed": False, "error": describe(result)}
+        return {"name": name, "passed": False, "error": result.as_dict()}
     return {**result.as_dict(), "error": None}
 
 

@@ -9,7 +9,7 @@ import click
 
 from builder import repository
 from builder.cli import build_options, options
-from builder.cli.command import command, describe
+from builder.cli.command import command
 from builder.cli.repo import common_exit_code
 from builder.cli.terminal import Terminal
 
@@ -95,7 +95,7 @@ def _finish(
 
 def _without_manifest(name: str, error: ManifestError) -> dict[str, Any]:
     file = error.mistakes[0].file
-    return {"name": name, "file": file, "error": describe(error), "config": None}
+    return {"name": name, "file": file, "error": error.as_dict(), "config": None}
 
 
 def show(terminal: Terminal, reports: list[dict[str, Any]], with_config: bool) -> None:

@@ -20,7 +20,6 @@ from builder import interruption
 from builder.cli import paths
 from builder.cli.formatting import Context, epilog
 from builder.cli.terminal import Terminal, only_json
-from builder.errors import ManifestError, TrtBuildError
 
 if TYPE_CHECKING:
     import threading
@@ -244,24 +243,5 @@ def report(terminal: Terminal, error: BaseException) -> int:
     from builder import unforeseen
 
     known = unforeseen.as_defect(error)
-    terminal.failure(str(known), describe(known))
+    terminal.failure(str(known), known.as_dict())
     return known.exit_code
-
-
-def describe(error: TrtBuildError) -> dict[str, Any]:
-    """The error as JSON data."""
-    description: dict[str, Any] = {
-        "kind": type(error).__name__,
-        "message": error.message,
-        "exit_code": error.exit_code,
-    }
-    description |= {
-        key: value
-        for key in ("where", "fix", "traceback")
-        if (value := getattr(error, key))
-    }
-    if isinstance(error, ManifestError):
-        description["mistakes"] = [vars(mistake) for mistake in error.mistakes]
-    for operator in getattr(error, "operators", ()):
-        description.setdefault("operators", []).append(vars(operator))
-    return description

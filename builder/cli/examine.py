@@ -6,7 +6,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from builder import lowering, pipeline, store, triton, unforeseen
-from builder.cli.command import describe
 from builder.engine import needs_no_gpu
 from builder.errors import EnvironmentProblem, UnsupportedOperators
 from builder.pipeline import Order, stages
@@ -52,7 +51,7 @@ def examine(
     except (EnvironmentProblem, BrokenPipeError):
         raise
     except Exception as error:
-        report["error"] = describe(unforeseen.as_defect(error))
+        report["error"] = unforeseen.as_defect(error).as_dict()
         if isinstance(error, UnsupportedOperators):
             report["operators"]["unsupported"] = [
                 vars(operator) for operator in error.operators

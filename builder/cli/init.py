@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from builder.cli import options
-from builder.cli.command import command, describe
+from builder.cli.command import command
 from builder.cli.repo import common_exit_code
 from builder.cli.terminal import Terminal, command_line
 from builder.errors import EnvironmentProblem, TrtBuildError, UsageError
@@ -108,7 +108,7 @@ def _folder(
         guesses = _guessed(requests, isolate)
     written, failed = _write_all(models, guesses, libraries)
     manifests = [_data(out, guessed) for out, guessed in written]
-    errors = [{"file": model, "error": describe(error)} for model, error in failed]
+    errors = [{"file": model, "error": error.as_dict()} for model, error in failed]
     data = {"manifests": manifests, "failed": errors}
     terminal.result(data, lambda: _show_folder(terminal, folder, written, failed))
     return common_exit_code(error.exit_code for _, error in failed)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from builder import processes
-from builder.cli.command import describe
 from builder.cli.examine import examine
 from builder.errors import ModelError
 from builder.manifest import Limits
@@ -111,6 +110,6 @@ def _report(order: Order, result: Any) -> dict[str, Any]:
     return {
         "name": spec.name,
         "file": str(spec.path),
-        "error": describe(result),
+        "error": result.as_dict(),
         "config": None,
     }

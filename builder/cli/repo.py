@@ -12,7 +12,7 @@ import click
 
 from builder import deployment, engine, processes, report, repository, store, triton
 from builder.cli import build_options, options, search
-from builder.cli.command import command, describe
+from builder.cli.command import command
 from builder.cli.doctor import note_preflight
 from builder.cli.terminal import Terminal, command_line
 from builder.report import percent, size
@@ -312,7 +312,7 @@ def common_exit_code(failures: Iterable[int]) -> int:
 
 def as_dict(result: ModelResult | Search) -> dict[str, Any]:
     """The result as JSON data."""
-    return {**vars(result), "error": describe(result.error) if result.error else None}
+    return {**vars(result), "error": result.error.as_dict() if result.error else None}
 
 
 def show(terminal: Terminal, results: list[ModelResult], out: Path) -> None:

@@ -17,7 +17,6 @@ import click
 
 from builder import farm, store
 from builder.cli import build_options, options
-from builder.cli.command import describe
 from builder.cli.repo import common_exit_code
 from builder.cli.terminal import Terminal, command_line, is_terminal
 from builder.errors import UsageError
@@ -159,7 +158,7 @@ def as_dict(outcome: Outcome) -> dict[str, Any]:
     return {
         **vars(outcome),
         "ok": outcome.ok,
-        "error": describe(outcome.error) if outcome.error else None,
+        "error": outcome.error.as_dict() if outcome.error else None,
     }
 
 

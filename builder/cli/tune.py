@@ -13,7 +13,7 @@ import click
 from builder import parity, report, tuning
 from builder.cli import options
 from builder.cli.bench import limit, numbers
-from builder.cli.command import command, describe
+from builder.cli.command import command
 from builder.cli.terminal import Terminal, command_line
 from builder.cli.verify import quiet_interrupts
 from builder.errors import EnvironmentProblem, TrtBuildError
@@ -250,7 +250,7 @@ def _failed(
 ) -> dict[str, Any]:
     """Print the error of a model, and return its entry in the results."""
     terminal.failure(f"{name}: {error}", None)
-    return {"name": name, "error": describe(error) if error else None}
+    return {"name": name, "error": error.as_dict() if error else None}
 
 
 def _tuned(

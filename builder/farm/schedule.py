@@ -221,40 +221,25 @@ class Schedule:
         self.running.clear()
 
 
-def _environment_problem(message: str, fix: str) -> Event:
-    """The `error` of a task's last event: an EnvironmentProblem as JSON data."""
-    return {
-        "kind": EnvironmentProblem.__name__,
-        "exit_code": EnvironmentProblem.exit_code,
-        "message": message,
-        "fix": fix,
-    }
-
-
 def _lost_error(task: Task, reason: str) -> Event:
-    return _environment_problem(
+    return EnvironmentProblem(
         f"the task was lost {task.attempts} times, the last time with: {reason}",
-        "see the log of the node; `retries: {max: N}` in the farm file allows more",
-    )
+        fix="see the log of the node; `retries: {max: N}` in the farm file allows more",
+    ).as_dict()
 
 
 def _no_node(task: Task, seconds: float) -> Event:
     demand = ", ".join(f"{name}: {amount:g}" for name, amount in task.demand.items())
-    return _environment_problem(
+    return EnvironmentProblem(
         f"no node of the cluster has {demand}, for {seconds:g} s",
-        "add such a node, or reduce the target's resources in the farm file",
-    )
+        fix="add such a node, or reduce the target's resources in the farm file",
+    ).as_dict()
 
 
 def _defect(error: Exception) -> Event:
     words = str(error).strip()
     if "No module named" in words:
-        return _environment_problem(
-            words.splitlines()[-1], "install trt-build[farm] on every node"
-        )
-    return {
-        "kind": "Defect",
-        "exit_code": Defect.exit_code,
-        "message": f"{type(error).__name__}: {words}",
-        "fix": "report it",
-    }
+        return EnvironmentProblem(
+            words.splitlines()[-1], fix="install trt-build[farm] on every node"
+        ).as_dict()
+    return Defect(f"{type(error).__name__}: {words}", fix="report it").as_dict()

@@ -151,14 +151,12 @@ def shown_result(result: ModelResult) -> dict[str, Any]:
 
 def described(error: TrtBuildError, scratch: str) -> dict[str, Any]:
     """Return the error as JSON, with paths that do not name this machine's scratch folder."""
-    description: dict[str, Any] = {
-        "kind": type(error).__name__,
-        "exit_code": error.exit_code,
+    texts = {
+        name: value.replace(f"{scratch}/models/", "")
+        for name, value in error.as_dict().items()
+        if isinstance(value, str)
     }
-    for name in ("message", "where", "fix", "traceback"):
-        if value := getattr(error, name):
-            description[name] = str(value).replace(f"{scratch}/models/", "")
-    return description
+    return {**texts, "exit_code": error.exit_code}
 
 
 class _Stopped(BaseException):
