@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from builder import pipeline, processes, unforeseen
-from builder.errors import EnvironmentProblem, TrtBuildError
+from builder.errors import EnvironmentProblem
 from builder.pipeline import Order
 from builder.progress import Progress
 from builder.repository import jobs as slots
 from builder.repository.request import request_of
+from builder.repository.result import ModelResult
 from builder.repository.settings import Settings
 from builder.store import Hashes, signing
 
 
-@dataclass
-class Recorded:
-    """The result of recording the goldens of one model. `seconds` has the time of each phase."""
-
-    name: str
-    seconds: dict[str, float] = field(default_factory=dict)
-    error: TrtBuildError | None = None
-
-
 def record_goldens(
     models: Path | str, settings: Settings, *, rebuild: bool = False, progress: Progress
-) -> list[Recorded]:
+) -> list[ModelResult]:
     """Load and lower each model of `models`, and record its goldens in `settings.store`, unless
-    they exist. Nothing is built. Each model runs in a separate process, confined as in
-    build_repository, which also documents the errors.
+    they exist. Returns the name, the error and the seconds of each. Nothing is built. Each model
+    runs in a separate process, confined as in build_repository, which also documents the errors.
     """
     settings = replace(settings, share=True)
     orders = settings.orders(settings.specs(models), Path(models), rebuild=rebuild)
@@ -50,20 +41,17 @@ def record_goldens(
     ]
     results = processes.run(tasks, 1, slots.environments(), modules=slots.MODULES)
     return [
-        _result(order, result) for order, result in zip(orders, results, strict=True)
+        result
+        if isinstance(result, ModelResult)
+        else ModelResult(order.spec.name, error=result)
+        for order, result in zip(orders, results, strict=True)
     ]
 
 
-def _result(order: Order, result: Any) -> Recorded:
-    if isinstance(result, Recorded):
-        return result
-    return Recorded(order.spec.name, error=result)
-
-
-def perform(order: Order, progress: Progress) -> Recorded:
+def perform(order: Order, progress: Progress) -> ModelResult:
     """Record the goldens of the order; errors as in builder.repository.build.perform."""
     clock = pipeline.Clock(order.spec.name, progress)
-    recorded = Recorded(order.spec.name, clock.seconds)
+    recorded = ModelResult(order.spec.name, seconds=clock.seconds)
     try:
         pipeline.select_environment(order)
         pipeline.record(order, clock)
