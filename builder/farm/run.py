@@ -86,8 +86,13 @@ def build_on_farm(
     with cluster.connected(farm) as library:
         if connected is not None:
             connected(cluster.dashboard(library))
-        template = _Template(store, settings, rebuild, require_sandbox)
-        ready, failed = _jobs(chosen, folders, template)
+        ready, failed = _jobs(
+            chosen,
+            folders,
+            settings,
+            rebuild=rebuild,
+            require_sandbox=require_sandbox,
+        )
         tasks, builds = _tasks(ready, farm, folders)
         _run(library, tasks, farm, out, progress or silent)
     _store_times(store, tasks)
@@ -150,37 +155,13 @@ def _name(combination: Combination) -> str:
     return matrix.history_name(combination.spec.name, combination.target.name)
 
 
-@dataclass(frozen=True)
-class _Template:
-    """What all jobs of a run have in common."""
-
-    store: str
-    settings: Settings
-    rebuild: bool
-    require_sandbox: bool
-
-    def job_for(
-        self, combination: Combination, file: str, files: Mapping[str, str]
-    ) -> job.Job:
-        """The job for one model and target, with the uploaded model file and files."""
-        target = combination.target
-        return job.Job(
-            combination.spec.name,
-            target.name,
-            self.store,
-            file,
-            files,
-            sources.version_of_all(),
-            _job_settings(self.settings, target),
-            _build(self.settings, target),
-            self.rebuild,
-            self.require_sandbox,
-            verify=target.verify,
-        )
-
-
 def _jobs(
-    combinations: Sequence[Combination], folders: Folders, template: _Template
+    combinations: Sequence[Combination],
+    folders: Folders,
+    settings: Settings,
+    *,
+    rebuild: bool,
+    require_sandbox: bool,
 ) -> tuple[list[tuple[Combination, job.Job]], list[Outcome]]:
     """Upload the models and return each combination to be built with its job, and the outcomes of
     unreadable models.
@@ -199,7 +180,20 @@ def _jobs(
             defect = unforeseen.as_defect(error)
             failed.append(Outcome(spec.name, combination.target.name, error=defect))
             continue
-        jobs.append((combination, template.job_for(combination, *uploaded[spec.name])))
+        target = combination.target
+        build_job = job.Job(
+            spec.name,
+            target.name,
+            folders.store.url,
+            *uploaded[spec.name],
+            sources.version_of_all(),
+            _job_settings(settings, target),
+            _build(settings, target),
+            verify=target.verify,
+            rebuild=rebuild,
+            require_sandbox=require_sandbox,
+        )
+        jobs.append((combination, build_job))
     return jobs, failed
 
 
