@@ -148,7 +148,7 @@ def _bisected(
 
     try:
         (result,) = isolated.run_each(
-            [partial(bisect_here, order, reduce_to)],
+            [partial(diagnosis.bisect, order, reduce_to)],
             isolate,
             limits=order.spec.limits,
             writable=(reduce_to,) if reduce_to else (),
@@ -159,11 +159,6 @@ def _bisected(
     except Exception as error:
         return unforeseen.as_defect(error)
     return result
-
-
-def bisect_here(order: Order, reduce_to: Path | None, report: Any) -> Bisection:
-    """The result of one model, in this process."""
-    return diagnosis.bisect(order, reduce_to, report)
 
 
 def _code(result: Result) -> int:

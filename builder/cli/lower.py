@@ -87,7 +87,7 @@ def lower_command(
         file,
         module or manifest.get("module"),
         unroll_limit=unroll_limit,
-        colored=_colored(),
+        colored=may_color(sys.stdout),
         libraries=libraries,
         max_lengths=manifest.get("max_lengths", {}),
         **settings,
@@ -294,7 +294,3 @@ def _show(
     if not (trace or diff_passes or written):
         terminal.line(f"# {', '.join(data['inputs'])} -> {', '.join(data['outputs'])}")
         terminal.line(data["graph"].rstrip())
-
-
-def _colored() -> bool:
-    return may_color(sys.stdout)

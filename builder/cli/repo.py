@@ -190,10 +190,6 @@ def _run(
     return code
 
 
-def _write_sbom(out: Path) -> Path:
-    return triton.sbom.write(_sibling(out, "cdx.json"))
-
-
 def _report(
     terminal: Terminal,
     out: Path,
@@ -207,7 +203,7 @@ def _report(
     for result in results:
         terminal.trace(result.name, result.error.traceback if result.error else "")
     if extra.sbom:
-        data["sbom"] = _write_sbom(out)
+        data["sbom"] = triton.sbom.write(_sibling(out, "cdx.json"))
     unfit = _preflight(out, results)
     data["preflight"] = [vars(finding) for finding in unfit]
     terminal.note_if_any(_update_records(out, data, results, extra.record))

@@ -49,12 +49,14 @@ def container(work: Workload, name: str, models: str, ports: Ports) -> Document:
     """
     write_program = _tritonserver if work.plans else _own_image
     program = write_program(work, models, ports)
-    mounts = [
+    mounts: list[Document] = [
         {"name": "tmp", "mountPath": "/tmp"},
         {"name": "shared-memory", "mountPath": "/dev/shm"},
     ]
     if work.settings.control_secret:
-        mounts.append(_token_mount())
+        mounts.append(
+            {"name": "control-token", "mountPath": TOKEN_FOLDER, "readOnly": True}
+        )
     return {
         "name": name,
         "image": work.image,
@@ -64,10 +66,6 @@ def container(work: Workload, name: str, models: str, ports: Ports) -> Document:
         **_probes(work, models, ports),
         "volumeMounts": mounts,
     }
-
-
-def _token_mount() -> Document:
-    return {"name": "control-token", "mountPath": TOKEN_FOLDER, "readOnly": True}
 
 
 def volumes(work: Workload) -> list[Document]:

@@ -5,6 +5,7 @@ are not replaced.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -29,7 +30,9 @@ def write(
     folder cannot be written.
     """
     before = _earlier_files(folder)
-    foreign = [name for name in texts if name not in before and _exists(folder / name)]
+    foreign = [
+        name for name in texts if name not in before and os.path.lexists(folder / name)
+    ]
     by_hand = [name for name, is_edited in before.items() if is_edited]
     edited = sorted([*foreign, *by_hand])
     if edited and not overwrite:
@@ -52,10 +55,6 @@ def write(
 
 def _signed(text: str) -> str:
     return f"{_HEAD}{hashlib.sha256(text.encode()).hexdigest()}\n{text}"
-
-
-def _exists(path: Path) -> bool:
-    return path.exists() or path.is_symlink()
 
 
 def _text(path: Path) -> str | None:

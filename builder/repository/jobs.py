@@ -146,15 +146,14 @@ def after_crash(order: Order, error: object) -> Order | None:
         return None
     if isinstance(error, processes.Crashed) and error.is_fault:
         ended = Ended(error.message, "`trt-build repo --no-isolate` shows the location")
-    elif isinstance(error, processes.TimedOut) and _is_of_tensorrt(error.stage):
+    elif (
+        isinstance(error, processes.TimedOut)
+        and error.stage.rpartition(" ")[2] in _TENSORRT_STAGES
+    ):
         ended = Ended(error.message, "raise limits.stage_seconds in the manifest")
     else:
         return None
     return replace(order, ended=ended)
-
-
-def _is_of_tensorrt(stage: str) -> bool:
-    return stage.rpartition(" ")[2] in _TENSORRT_STAGES
 
 
 def crashed(orders: Sequence[Order], errors: Sequence[object]) -> dict[int, Order]:

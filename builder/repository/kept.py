@@ -109,18 +109,19 @@ def served_as(
     artifact: ModelArtifact | EnsembleArtifact, spec: ModelSpec
 ) -> ModelArtifact | EnsembleArtifact:
     """The artifact with the instances and dynamic batching of another spec of the same model."""
-    changed = _served_as(artifact.spec, spec.instances, spec.batching)
+    changed = replace(artifact.spec, instances=spec.instances, batching=spec.batching)
     if not isinstance(artifact, triton.EnsembleArtifact):
         return replace(artifact, spec=changed)
     steps = tuple(
-        replace(step, spec=_served_as(step.spec, spec.instances, _of_step(step, spec)))
+        replace(
+            step,
+            spec=replace(
+                step.spec, instances=spec.instances, batching=_of_step(step, spec)
+            ),
+        )
         for step in artifact.steps
     )
     return replace(artifact, spec=changed, steps=steps)
-
-
-def _served_as(spec: ModelSpec, instances: int, batching: Batching) -> ModelSpec:
-    return replace(spec, instances=instances, batching=batching)
 
 
 def _of_step(step: ModelArtifact, spec: ModelSpec) -> Batching:
