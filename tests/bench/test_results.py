@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import zipfile
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -12,9 +14,10 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from builder.bench import baseline, client, results
-from builder.bench.job import Load, Samples
+from builder.bench.job import Load, Samples, requests
 from builder.bench.measure import SEARCH_STEPS, search_rate
 from builder.errors import UsageError
+from builder.parity.served import PublishedModel
 
 SECONDS = 10.0
 
@@ -181,3 +184,16 @@ def test_invalid_baseline_file_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "b.json").write_text(text)
     with pytest.raises(UsageError, match="not a file that trt-build bench wrote"):
         baseline.read(tmp_path / "b.json")
+
+
+def test_requests_that_declare_more_than_they_have_are_refused(tmp_path: Path) -> None:
+    """The declared array would fill the memory."""
+    file = tmp_path / "requests.npz"
+    header = io.BytesIO()
+    fields = {"descr": "<f4", "fortran_order": False, "shape": (1 << 40,)}
+    np.lib.format.write_array_header_1_0(header, fields)
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("x.npy", header.getvalue())
+    model = PublishedModel("net", Mock(input=()), {}, ())
+    with pytest.raises(UsageError, match="is longer than its file"):
+        requests(model, file)

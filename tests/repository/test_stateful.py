@@ -195,6 +195,17 @@ def test_invalid_state_is_reported_with_its_line(tmp_path: Path, name: str) -> N
     assert result.error.where == f"{tmp_path / f'{model}.yaml'}:{line}"
 
 
+def test_archive_named_npy_is_no_initial_state(tmp_path: Path) -> None:
+    spec_of(tmp_path, "recognizer")
+    with (tmp_path / "h0.npy").open("wb") as file:
+        np.savez(file, h0=np.zeros((2, 1, 5), np.float32))
+    (result,) = build_repository(
+        tmp_path, tmp_path / "out", only=["recognizer"], isolate=False
+    )
+    assert isinstance(result.error, UsageError)
+    assert "is not an .npy file of a plain array: it is an .npz" in str(result.error)
+
+
 def test_module_that_fails_on_its_state_is_reported_by_request(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, "recognizer")
 
