@@ -134,7 +134,6 @@ def _engines(
     repository: Path, names: Sequence[str], progress: Progress
 ) -> dict[str, Step]:
     """The outputs of each model's plan on this machine's GPU."""
-
     from builder.engine import flavor
 
     if not flavor.has_gpu():

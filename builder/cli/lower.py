@@ -225,7 +225,6 @@ def _require_pass(name: str, later: Collection[str]) -> None:
     """Raise UsageError for a name that is not a pass, or that is a pass of conversion outside
     `later`.
     """
-
     from builder.manifest import did_you_mean
 
     names = list(

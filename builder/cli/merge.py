@@ -44,7 +44,6 @@ def merge_command(
     for which it has no plan. A plan of --hardware-compatible ampere_plus serves all GPUs that have
     no specific plan.
     """
-
     from builder.repository import preflight
 
     for repository in repositories:

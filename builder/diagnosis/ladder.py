@@ -224,7 +224,6 @@ def compared_graph(
     precision: str,
 ) -> Iterator[Compared]:
     """Compare the graph, run by torch, with each golden; the outputs are named `names`."""
-
     from builder.conversion import named_inputs
 
     inputs = [str(tensor_spec.name) for tensor_spec in named_inputs(spec.inputs, graph)]

@@ -759,7 +759,6 @@ def build(converted: Converted, compile: Compile) -> Built:
 
 def assemble(built: Built, order: Order) -> Checked:
     """Assemble the artifact in the layout of the order. Raises UsageError and PublishError."""
-
     from builder.pipeline import artifacts, layouts
 
     converted = built.converted
