@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from builder.engine import flavor, gpu
 from builder.errors import EngineError, EnvironmentProblem, UsageError
 from builder.parity import served
 from builder.parity.arrays import to_numpy, to_torch
@@ -98,8 +99,6 @@ def verify_engines(
 
 def _select_flavor(planned: Sequence[Planned]) -> None:
     """Raise EnvironmentProblem if this machine cannot run the plans; else select their flavor."""
-    from builder.engine import flavor
-
     if not flavor.has_gpu():
         raise EnvironmentProblem(
             "an engine requires a GPU; no CUDA device found",
@@ -140,8 +139,6 @@ def _plan_for_this_gpu(
     folder: Path, facts: Mapping[str, Any]
 ) -> tuple[Path, Mapping[str, Any]]:
     """The plan and its facts; for a merged model, those of this GPU's compute capability."""
-    from builder.engine import gpu
-
     version = published.current_folder(folder)
     device = gpu.current()
     if not facts.get("plans") or device is None:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.engine import named_values, output_layers
 from builder.errors import EngineError
+from builder.parity.arrays import to_numpy, to_torch
 from builder.parity.comparison import compare, widened
 
 if TYPE_CHECKING:
@@ -147,8 +148,6 @@ class _Check:
 
     def problem(self, plan: Plan) -> str | None:
         """The problem of the first golden that differs, or None."""
-        from builder.parity.arrays import to_numpy, to_torch
-
         try:
             with self.tools.open(plan) as run:
                 for golden in self.goldens:
@@ -273,8 +272,6 @@ class _Check:
         self, marked: Conversion, golden: Golden, truth: Tensors
     ) -> list[bool]:
         """Whether each value of the marked plan differs. A value that is not an output does not."""
-        from builder.parity.arrays import to_torch
-
         inputs = {key: to_torch(array) for key, array in golden.inputs.items()}
         with self.tools.open(self.tools.build(marked, self.options)) as run:
             output = run(inputs)[0]
@@ -287,8 +284,6 @@ class _Check:
     def _value_differs(
         self, name: str, value: torch.Tensor, truth: torch.Tensor
     ) -> bool:
-        from builder.parity.arrays import to_numpy
-
         comparison = compare(
             {name: to_numpy(value.cpu().to(truth.dtype))},
             {name: to_numpy(truth)},
@@ -300,8 +295,6 @@ class _Check:
 
 def _values(conversion: Conversion, golden: Golden) -> Tensors:
     """The values of the lowered graph, by name, with the golden's inputs."""
-    from builder.parity.arrays import to_torch
-
     inputs = [to_torch(golden.inputs[str(spec.name)]) for spec in conversion.inputs]
     return conversion.lowered.values(*inputs)
 
