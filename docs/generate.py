@@ -170,13 +170,15 @@ def converted() -> Iterator[str]:
         lambda: defaultdict(list)
     )
     verdicts = samples()
+    dynamic: dict[tuple[str, Any], set[str]] = defaultdict(set)
+    for key, converter in CONVERTERS.items():
+        dynamic[split_key(key)[0], converter.build] |= converter.dynamic
     for key, converter in sorted(CONVERTERS.items()):
         name, overload = split_key(key)
-        dynamic = ", ".join(sorted(converter.dynamic))
         row = (
             name,
             first_line(converter.build),
-            dynamic,
+            ", ".join(sorted(dynamic[name, converter.build])),
             conditions(converter),
             flavors(converter),
         )

@@ -6,18 +6,20 @@ data.
 
 A converter takes the arguments that it uses, by the schema's names (signatures.py). The
 schema string is the key, and its types unwrap the arguments: `Tensor` arrives as an ITensor (a
-constant becomes a layer), `int`, `float`, `bool`, `str` and lists of them as Python values. What is
-declared differently is data too: `constants` names tensors that arrive as torch.Tensor where they
-are static; `dynamic` names numbers that may arrive as a DynamicScalar; `packed`, tensors that may
-be a part of a packed sequence (packing.py); `when` holds predicates that look at the bound
-arguments and return None or the reason against. A node whose inputs are all static is computed by
-torch, unless its converter has `folds=False`.
+constant becomes a layer), `int`, `float`, `bool`, `str` and lists of them as Python values. The
+annotations of trt-build's own converters declare what arrives differently: a parameter of type
+`Tensor` or `Operand` gets a static tensor as torch.Tensor, and one of type `Size`, `Scalar` or
+`Operand` may get a DynamicScalar. Other functions, and parameters of type Any, are declared by
+`constants` (tensors) and `dynamic` (numbers). `packed` names tensors that may be a part of a packed
+sequence (packing.py); `when` holds predicates that look at the bound arguments and return None or
+the reason against. A node whose inputs are all static is computed by torch, unless its converter
+has `folds=False`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -46,21 +48,14 @@ class Converter:
     key: str
     schema: torch._C.FunctionSchema
     build: Callable[..., Any]
+    signature: Signature
+    """The arguments that `build` takes."""
     when: tuple[Predicate, ...]
     constants: frozenset[str]
     dynamic: frozenset[str]
     note: str
     folds: bool = True
     packed: frozenset[str] = frozenset()
-
-    @cached_property
-    def signature(self) -> Signature:
-        """The arguments that `build` takes."""
-        return signature(
-            self.build,
-            tuple(argument.name for argument in self.schema.arguments),
-            self.key,
-        )
 
     @property
     def is_users(self) -> bool:
@@ -184,17 +179,32 @@ def converter(
         for text in schemas:
             key = key_of(text)
             extension.claim(CONVERTERS, key, build, "a converter", override)
-            _add(entry_of(key, torch._C.parse_schema(text), build))
+            schema = torch._C.parse_schema(text)
+            names = tuple(argument.name for argument in schema.arguments)
+            entry = entry_of(key, schema, build, signature(build, names, key))
+            _add(entry if entry.is_users else _as_annotated(entry))
         return build
 
     return register
 
 
+def _as_annotated(entry: Converter) -> Converter:
+    """The converter with the constants and dynamic numbers that its annotations declare."""
+    arguments = entry.schema.arguments
+    tensors = {
+        argument.name for argument in arguments if "Tensor" in str(argument.type)
+    }
+    static = entry.signature.accepting("Tensor", "Operand") & tensors
+    numbers = entry.signature.accepting("Size", "Scalar", "Operand") - tensors
+    return replace(
+        entry, constants=entry.constants | static, dynamic=entry.dynamic | numbers
+    )
+
+
 def _add(entry: Converter) -> None:
-    """Add a converter to the table. Raises ValueError if it does not fit its schema, or a user's
-    schema is not that of torch's operator.
+    """Add a converter to the table. Raises ValueError if a user's schema is not that of torch's
+    operator.
     """
-    _ = entry.signature  # raises if it does not fit
     if entry.is_users:
         extension.check_schema(entry.schema, entry.key, entry.build)
         ir.CONVERTED_WHOLE.add(entry.key)

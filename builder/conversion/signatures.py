@@ -11,8 +11,10 @@ with a default may be missing in the schema.
 from __future__ import annotations
 
 import inspect
+import itertools
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from builder.conversion.extension import location
@@ -20,6 +22,9 @@ from builder.graph_types import Node
 
 if TYPE_CHECKING:
     from builder.conversion.context import ConversionContext
+
+
+_WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,16 @@ class Signature:
     positional: tuple[str, ...]
     keywords: tuple[tuple[str, str], ...]
     """Keyword arguments by parameter, for parameters after one that the schema does not have."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """The annotations of the parameters, by the schema's names."""
+
+    def accepting(self, *types: str) -> frozenset[str]:
+        """The arguments of parameters whose annotations name one of these types."""
+        return frozenset(
+            name
+            for name, annotation in self.annotations.items()
+            if not set(types).isdisjoint(_WORD.findall(annotation))
+        )
 
     def call(
         self,
@@ -57,17 +72,25 @@ def signature(
     if not parameters or parameters[0].name != "ctx":
         raise ValueError(f"{_name(function)}: the first parameter must be `ctx`")
     with_node = takes_node(function)
+    parameters = parameters[1 + with_node :]
     if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
-        return Signature(with_node, names, ())
+        each = itertools.chain(parameters, itertools.repeat(parameters[-1]))
+        annotations = {
+            name: str(parameter.annotation)
+            for name, parameter in zip(names, each, strict=False)
+        }
+        return Signature(with_node, names, (), annotations)
+    annotations = {}
     positional: list[str] = []
     keywords: list[tuple[str, str]] = []
-    for index, parameter in enumerate(parameters[1 + with_node :]):
+    for index, parameter in enumerate(parameters):
         by_position = (
             parameter.kind is parameter.POSITIONAL_ONLY or parameter.name == "x"
         )
         matching = _named(parameter.name, names)
         if by_position:
             matching = names[index : index + 1]
+        annotations |= dict.fromkeys(matching, str(parameter.annotation))
         if matching and not keywords and len(positional) == index:
             positional += matching
         elif matching:
@@ -77,7 +100,7 @@ def signature(
                 f"{_name(function)} takes `{parameter.name}`, but {key} has no such argument"
                 f" (it has {', '.join(names) or 'none'})"
             )
-    return Signature(with_node, tuple(positional), tuple(keywords))
+    return Signature(with_node, tuple(positional), tuple(keywords), annotations)
 
 
 def takes_node(function: Callable[..., Any]) -> bool:

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from builder.conversion.context import ConversionContext
 from builder.conversion.registry import CONVERTERS, converter
 from builder.conversion.signatures import signature
+from builder.conversion.values import Size, Tensor
+from builder.engine import ITensor
 
 NAMES = ("self", "min_val", "max_val")
 VALUES = {"self": 1, "min_val": 2, "max_val": 3}
@@ -91,3 +94,33 @@ def test_converters_take_no_catch_all_arguments() -> None:
         and entry.build.__code__.co_flags & 4
     ]
     assert not unused
+
+
+def as_annotated(
+    ctx: ConversionContext, x: ITensor, dim: int, *, index: Tensor, start: Size | None
+) -> None:
+    """A function of trt-build, whose annotations declare a constant and a dynamic number."""
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_annotations_declare_constants_and_dynamic_numbers(
+    is_own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a user's function mean nothing: `Tensor` may be torch's."""
+    key = "custom::annotated"
+    monkeypatch.setattr(as_annotated, "__module__", "builder" if is_own else "plugin")
+    monkeypatch.setitem(CONVERTERS, key, CONVERTERS["aten::relu"])
+    converter(
+        f"{key}(Tensor self, int dim, Tensor index, int? start, int end) -> Tensor",
+        dynamic=("end",),
+        override=True,
+    )(as_annotated)
+    kinds = dict(CONVERTERS[key].arguments)
+    assert kinds == {
+        "self": "tensor",
+        "dim": "static",
+        "index": "tensor",
+        "start": "dynamic" if is_own else "static",
+        "end": "dynamic",
+    }
+    assert CONVERTERS[key].constants == ({"index"} if is_own else frozenset())

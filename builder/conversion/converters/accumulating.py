@@ -187,9 +187,7 @@ def _maximum_length(ctx: ConversionContext, x: Tensor, axis: int) -> int:
 MEMORY = "compares every position with every index: memory grows with their product"
 NAN_OF_EXTREMES = f"for amax and amin, {NAN_UNDEFINED}"
 
-_reducing = functools.partial(
-    converter, constants=("index",), when=_affordable, note=MEMORY
-)
+_reducing = functools.partial(converter, when=_affordable, note=MEMORY)
 
 
 @_reducing(
@@ -221,8 +219,7 @@ def scatter_reduce(
 
 @_reducing(
     "aten::scatter.value_reduce(Tensor self, int dim, Tensor index, Scalar value, *, str reduce) ->"
-    " Tensor",
-    dynamic=("value",),
+    " Tensor"
 )
 def scatter_value_reduce(
     ctx: ConversionContext,
@@ -239,8 +236,7 @@ def scatter_value_reduce(
 
 @_reducing(
     "aten::index_add(Tensor self, int dim, Tensor index, Tensor source, *, Scalar alpha=1) ->"
-    " Tensor",
-    dynamic=("alpha",),
+    " Tensor"
 )
 def index_add(
     ctx: ConversionContext,
@@ -281,8 +277,7 @@ def index_reduce(
 
 
 @converter(
-    "aten::put(Tensor self, Tensor index, Tensor source, bool accumulate=False) -> Tensor",
-    constants=("index",),
+    "aten::put(Tensor self, Tensor index, Tensor source, bool accumulate=False) -> Tensor"
 )
 def put(
     ctx: ConversionContext, x: ITensor, index: Tensor, source: ITensor, accumulate: bool

@@ -96,7 +96,6 @@ def rrelu(ctx: ConversionContext, x: ITensor, lower: float, upper: float) -> ITe
 @converter(
     "aten::prelu(Tensor self, Tensor weight) -> Tensor",
     "aten::_prelu_kernel(Tensor self, Tensor weight) -> Tensor",
-    constants=("weight",),
 )
 def prelu(ctx: ConversionContext, x: ITensor, weight: Tensor) -> ITensor:
     """x where x > 0, else weight * x; one weight, or one for each channel (the second axis)"""

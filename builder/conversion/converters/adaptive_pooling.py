@@ -41,9 +41,7 @@ ADAPTIVE_AVERAGE = {
 
 @for_each(*ADAPTIVE_AVERAGE.items())
 def _register_adaptive_average(schema: str, axes: int) -> None:
-    @converter(
-        f"aten::{schema}", dynamic=("output_size",), when=floats, note=NAN_SPREADS
-    )
+    @converter(f"aten::{schema}", when=floats, note=NAN_SPREADS)
     def adaptive_average(
         ctx: ConversionContext, x: ITensor, output_size: Size | list[Size]
     ) -> ITensor:
@@ -55,7 +53,6 @@ def _register_adaptive_average(schema: str, axes: int) -> None:
 def _register_adaptive_maximum(axes: int) -> None:
     @converter(
         f"aten::adaptive_max_pool{axes}d(Tensor self, int[{axes}] output_size) -> (Tensor, Tensor)",
-        dynamic=("output_size",),
         note=NAN_UNDEFINED,
     )
     def adaptive_maximum(

@@ -20,9 +20,7 @@ from builder.engine import ITensor
 from builder.graph_types import Node
 
 
-@converter(
-    "aten::repeat(Tensor self, SymInt[] repeats) -> Tensor", dynamic=("repeats",)
-)
+@converter("aten::repeat(Tensor self, SymInt[] repeats) -> Tensor")
 def repeat(ctx: ConversionContext, x: ITensor, repeats: list[Size]) -> ITensor:
     """The tensor repeated `repeats` times along each axis: one slice that wraps around."""
     x = ctx.at_rank(x, len(repeats))
@@ -36,7 +34,7 @@ def repeat(ctx: ConversionContext, x: ITensor, repeats: list[Size]) -> ITensor:
 @converter(
     "aten::repeat_interleave.self_int("
     "Tensor self, SymInt repeats, int? dim=None, *, SymInt? output_size=None) -> Tensor",
-    dynamic=("repeats", "output_size"),
+    dynamic=("output_size",),
 )
 def repeat_interleave(
     ctx: ConversionContext, x: ITensor, repeats: Size, dim: int | None
@@ -64,7 +62,6 @@ def _interleaved_axis(
 @converter(
     "aten::repeat_interleave.self_Tensor("
     "Tensor self, Tensor repeats, int? dim=None, *, SymInt? output_size=None) -> Tensor",
-    constants=("repeats",),
     dynamic=("output_size",),
 )
 def repeat_interleave_each(
@@ -112,10 +109,7 @@ for _name, _axis in (("fliplr", 1), ("flipud", 0)):
     )
 
 
-@converter(
-    "aten::roll(Tensor self, SymInt[1] shifts, int[1] dims=[]) -> Tensor",
-    dynamic=("shifts",),
-)
+@converter("aten::roll(Tensor self, SymInt[1] shifts, int[1] dims=[]) -> Tensor")
 def roll(
     ctx: ConversionContext, node: Node, x: ITensor, shifts: list[Size], dims: list[int]
 ) -> ITensor:

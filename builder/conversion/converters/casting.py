@@ -81,8 +81,7 @@ def to_dtype(ctx: ConversionContext, x: ITensor, dtype: int | None) -> ITensor:
 
 @converter(
     f"aten::to.other(Tensor(a) self, Tensor other, {_TAIL}, MemoryFormat? memory_format=None) ->"
-    " Tensor(a)",
-    constants=("other",),
+    " Tensor(a)"
 )
 def to_other(ctx: ConversionContext, x: ITensor, other: Tensor) -> Any:
     """self.to(other.dtype)"""

@@ -16,9 +16,7 @@ from builder.conversion.values import Tensor
 from builder.engine import ITensor
 
 
-@converter(
-    "aten::inner(Tensor self, Tensor other) -> Tensor", constants=("self", "other")
-)
+@converter("aten::inner(Tensor self, Tensor other) -> Tensor")
 def inner(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
     """sum over the last axis of both: tensordot(self, other, [-1], [-1])"""
     if not ctx.rank(x) or not ctx.rank(other):
@@ -28,8 +26,7 @@ def inner(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
 
 
 @converter(
-    "aten::tensordot(Tensor self, Tensor other, int[] dims_self, int[] dims_other) -> Tensor",
-    constants=("self", "other"),
+    "aten::tensordot(Tensor self, Tensor other, int[] dims_self, int[] dims_other) -> Tensor"
 )
 def tensordot(
     ctx: ConversionContext,
@@ -100,20 +97,14 @@ def chain(ctx: ConversionContext, x: list[ITensor]) -> ITensor:
     return result
 
 
-@converter(
-    "aten::linalg_vecdot(Tensor x, Tensor y, *, int dim=-1) -> Tensor",
-    constants=("x", "y"),
-)
+@converter("aten::linalg_vecdot(Tensor x, Tensor y, *, int dim=-1) -> Tensor")
 def vecdot(ctx: ConversionContext, x: Tensor, y: Tensor, dim: int) -> Any:
     """sum(x * y, dim) of broadcast tensors"""
     terms = combine(ctx, "PROD", x, y)
     return total(ctx, terms, [ctx.axis(terms, dim)])
 
 
-@converter(
-    "aten::linalg_cross(Tensor self, Tensor other, *, int dim=-1) -> Tensor",
-    constants=("self", "other"),
-)
+@converter("aten::linalg_cross(Tensor self, Tensor other, *, int dim=-1) -> Tensor")
 def linalg_cross(ctx: ConversionContext, x: Tensor, other: Tensor, dim: int) -> ITensor:
     """a x b along an axis of size 3: a[1,2,0] * b[2,0,1] - a[2,0,1] * b[1,2,0]"""
     x, other = ctx.broadcast(x, other)
@@ -128,10 +119,7 @@ def linalg_cross(ctx: ConversionContext, x: Tensor, other: Tensor, dim: int) -> 
     return combine(ctx, "SUB", left, right)
 
 
-@converter(
-    "aten::cross(Tensor self, Tensor other, int? dim=None) -> Tensor",
-    constants=("self", "other"),
-)
+@converter("aten::cross(Tensor self, Tensor other, int? dim=None) -> Tensor")
 def cross(ctx: ConversionContext, x: Tensor, other: Tensor, dim: int | None) -> Any:
     """As linalg.cross; without dim along the first axis of size 3"""
     if dim is None:
@@ -150,9 +138,7 @@ def _rolled(
     return gathered(ctx, ctx.tensor(x), torch.tensor(order), axis)
 
 
-@converter(
-    "aten::kron(Tensor self, Tensor other) -> Tensor", constants=("self", "other")
-)
+@converter("aten::kron(Tensor self, Tensor other) -> Tensor")
 def kron(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
     """The Kronecker product: a's axes are outer, b's are inner"""
     rank = max(ctx.rank(x), ctx.rank(other))
@@ -168,8 +154,7 @@ def kron(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
 
 
 @converter(
-    "aten::bilinear(Tensor input1, Tensor input2, Tensor weight, Tensor? bias=None) -> Tensor",
-    constants=("weight", "bias"),
+    "aten::bilinear(Tensor input1, Tensor input2, Tensor weight, Tensor? bias=None) -> Tensor"
 )
 def bilinear(
     ctx: ConversionContext,

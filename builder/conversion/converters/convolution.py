@@ -135,7 +135,6 @@ def _for_axes(schema: str) -> Iterator[str]:
     " SymInt[2] stride=[1, 1], SymInt[2] padding=[0, 0]) -> Tensor",
     "aten::slow_conv3d(Tensor self, Tensor weight, SymInt[3] kernel_size, Tensor? bias=None, "
     "SymInt[3] stride=[1, 1, 1], SymInt[3] padding=[0, 0, 0]) -> Tensor",
-    constants=("weight", "bias"),
     when=floats,
 )
 def general(
@@ -158,7 +157,7 @@ def general(
     return convolve(ctx, x, kernel)
 
 
-@converter(*_for_axes(_TRANSPOSED), constants=("weight", "bias"), when=floats)
+@converter(*_for_axes(_TRANSPOSED), when=floats)
 def transposed(
     ctx: ConversionContext,
     x: ITensor,
@@ -182,7 +181,6 @@ def transposed(
     " SymInt[2] stride, SymInt[2] padding, SymInt[2] dilation) -> Tensor",
     "aten::conv_depthwise3d(Tensor self, Tensor weight, SymInt[3] kernel_size, Tensor? bias,"
     " SymInt[3] stride, SymInt[3] padding, SymInt[3] dilation) -> Tensor",
-    constants=("weight", "bias"),
     when=floats,
 )
 def depthwise(

@@ -35,9 +35,7 @@ def _classes_known(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
 
 
 @converter(
-    "aten::one_hot(Tensor self, int num_classes=-1) -> Tensor",
-    dynamic=("num_classes",),
-    when=_classes_known,
+    "aten::one_hot(Tensor self, int num_classes=-1) -> Tensor", when=_classes_known
 )
 def one_hot(ctx: ConversionContext, x: ITensor, num_classes: Size) -> ITensor:
     """[*] -> [*, classes]: 1 in the column that the value names"""
@@ -76,7 +74,6 @@ NAN_IN_SEQUENCE = "NaN in the sorted sequence is not handled"
 @converter(
     f"aten::bucketize.Tensor(Tensor self, Tensor boundaries, {_OUT}) -> Tensor",
     f"aten::bucketize.Scalar(Scalar self, Tensor boundaries, {_OUT}) -> Tensor",
-    dynamic=("self",),
     note=NAN_IN_SEQUENCE,
 )
 def bucketize(
@@ -106,7 +103,6 @@ _SORTED = f"{_OUT}, str? side=None, Tensor? sorter=None"
 @converter(
     f"aten::searchsorted.Tensor(Tensor sorted_sequence, Tensor self, {_SORTED}) -> Tensor",
     f"aten::searchsorted.Scalar(Tensor sorted_sequence, Scalar self, {_SORTED}) -> Tensor",
-    dynamic=("self",),
     note=NAN_IN_SEQUENCE,
 )
 def searchsorted(

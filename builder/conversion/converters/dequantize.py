@@ -45,8 +45,6 @@ def _only_dequantized(ctx: ConversionContext, call: SimpleNamespace) -> str | No
     " Tensor",
     "aten::quantize_per_tensor.tensor_qparams(Tensor self, Tensor scale, Tensor zero_point,"
     " ScalarType dtype) -> Tensor",
-    constants=("self", "scale", "zero_point"),
-    dynamic=("scale", "zero_point"),
     when=_only_dequantized,
     note="where only `dequantize` reads it",
     folds=False,
@@ -55,7 +53,7 @@ def per_tensor(
     ctx: ConversionContext,
     node: Node,
     x: Tensor,
-    scale: float,
+    scale: Operand,
     zero_point: Operand,
     dtype: int,
 ) -> Any:
@@ -66,7 +64,6 @@ def per_tensor(
 @converter(
     "aten::quantize_per_channel(Tensor self, Tensor scales, Tensor zero_points, int axis,"
     " ScalarType dtype) -> Tensor",
-    constants=("self", "scales", "zero_points"),
     when=_only_dequantized,
     note="where only `dequantize` reads it",
     folds=False,
@@ -86,9 +83,7 @@ def per_channel(
     )
 
 
-@converter(
-    "aten::dequantize.self(Tensor self) -> Tensor", constants=("self",), folds=False
-)
+@converter("aten::dequantize.self(Tensor self) -> Tensor", folds=False)
 def dequantize(ctx: ConversionContext, x: Tensor) -> Any:
     """Returns its input, which the quantization before it has already rounded; the values of a
     quantized constant

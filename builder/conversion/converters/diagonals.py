@@ -117,18 +117,14 @@ def _zeros(ctx: ConversionContext, x: ITensor) -> ITensor:
     return ctx.like_scalar(x, 0)
 
 
-@converter(
-    "aten::tril(Tensor self, SymInt diagonal=0) -> Tensor", dynamic=("diagonal",)
-)
+@converter("aten::tril(Tensor self, SymInt diagonal=0) -> Tensor")
 def tril(ctx: ConversionContext, x: ITensor, diagonal: Size) -> ITensor:
     """x where column <= row + diagonal, else 0"""
     mask = left_of(ctx, x, diagonal + 1)
     return _selected(ctx, x, mask, x, _zeros(ctx, x))
 
 
-@converter(
-    "aten::triu(Tensor self, SymInt diagonal=0) -> Tensor", dynamic=("diagonal",)
-)
+@converter("aten::triu(Tensor self, SymInt diagonal=0) -> Tensor")
 def triu(ctx: ConversionContext, x: ITensor, diagonal: Size) -> ITensor:
     """x where column >= row + diagonal, else 0"""
     return _selected(ctx, x, left_of(ctx, x, diagonal), _zeros(ctx, x), x)

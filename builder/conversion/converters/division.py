@@ -30,11 +30,7 @@ NOTE_REMAINDER = (
 )
 
 
-@converter(
-    *of_operands("aten::div", "Tensor", "Scalar"),
-    constants=("self", "other"),
-    dynamic=("other",),
-)
+@converter(*of_operands("aten::div", "Tensor", "Scalar"))
 def true_quotient(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
     """self / other in the dtype that they promote to, float32 for integers"""
     dtype = ctx.promoted(x, other)
@@ -49,8 +45,6 @@ def true_quotient(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
 @converter(
     "aten::div.Tensor_mode(Tensor self, Tensor other, *, str? rounding_mode) -> Tensor",
     "aten::div.Scalar_mode(Tensor self, Scalar other, *, str? rounding_mode) -> Tensor",
-    constants=("self", "other"),
-    dynamic=("other",),
 )
 def divide_rounded(
     ctx: ConversionContext, x: Tensor, other: Operand, rounding_mode: str | None
@@ -200,12 +194,7 @@ def floor_layer(ctx: ConversionContext, x: Operand, other: Operand) -> ITensor:
     return to_result_dtype(ctx, quotient, computed, dtype)
 
 
-@converter(
-    *of_operands("aten::fmod", "Tensor", "Scalar"),
-    constants=("self", "other"),
-    dynamic=("other",),
-    note=NOTE_REMAINDER,
-)
+@converter(*of_operands("aten::fmod", "Tensor", "Scalar"), note=NOTE_REMAINDER)
 def fmod(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
     """self - trunc(self / other) other: the sign of self"""
     dtype = ctx.promoted(x, other)
@@ -227,8 +216,6 @@ def fmod(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
 
 @converter(
     *of_operands("aten::remainder", "Tensor", "Scalar", "Scalar_Tensor"),
-    constants=("self", "other"),
-    dynamic=("self", "other"),
     note=NOTE_REMAINDER,
 )
 def remainder(ctx: ConversionContext, x: Operand, other: Operand) -> ITensor:

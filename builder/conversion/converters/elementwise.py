@@ -24,7 +24,7 @@ from builder.conversion.layers import (
 )
 from builder.conversion.registry import converter, for_each, of_operands
 from builder.conversion.scalars import COMPARISON
-from builder.conversion.values import Operand, Scalar, Tensor
+from builder.conversion.values import Number, Operand, Scalar, Tensor
 from builder.engine import ITensor
 
 EXTREMA = {
@@ -35,18 +35,14 @@ EXTREMA = {
 }
 
 
-@converter(
-    *of_operands("aten::mul", "Tensor", "Scalar"),
-    constants=("self", "other"),
-    dynamic=("other",),
-)
+@converter(*of_operands("aten::mul", "Tensor", "Scalar"))
 def product(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
     return combine(ctx, "PROD", x, other)
 
 
 @for_each(*EXTREMA.items())
 def _register_extremum(schema: str, operation: str) -> None:
-    @converter(f"aten::{schema}", constants=("self", "other"))
+    @converter(f"aten::{schema}")
     def of_two(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
         """The larger or the smaller; NaN if one of them is NaN"""
         return extremum(ctx, operation, x, other)
@@ -69,8 +65,6 @@ def _register_linear(name: str, operation: str, formula: str) -> None:
     @converter(
         f"aten::{name}.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor",
         f"aten::{name}.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor",
-        constants=("self", "other"),
-        dynamic=("other", "alpha"),
     )
     def linear(
         ctx: ConversionContext, x: Tensor, other: Operand, alpha: Scalar
@@ -89,18 +83,12 @@ def _register_linear(name: str, operation: str, formula: str) -> None:
 
 @for_each(*COMPARISON)
 def _register_comparison(name: str) -> None:
-    @converter(
-        *of_operands(f"aten::{name}", "Tensor", "Scalar"),
-        constants=("self", "other"),
-        dynamic=("other",),
-    )
+    @converter(*of_operands(f"aten::{name}", "Tensor", "Scalar"))
     def compare(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
         return comparison(ctx, name, x, other)
 
 
-@converter(
-    "aten::atan2(Tensor self, Tensor other) -> Tensor", constants=("self", "other")
-)
+@converter("aten::atan2(Tensor self, Tensor other) -> Tensor")
 def atan2(ctx: ConversionContext, y: Tensor, /, other: Tensor) -> ITensor:
     """The angle of the point (x, y): atan(|y| / |x|), moved to its quadrant; signed zeros are
     respected
@@ -135,9 +123,10 @@ def negative(ctx: ConversionContext, x: ITensor) -> ITensor:
 @converter(
     "aten::lerp.Tensor(Tensor self, Tensor end, Tensor weight) -> Tensor",
     "aten::lerp.Scalar(Tensor self, Tensor end, Scalar weight) -> Tensor",
-    constants=("self", "end", "weight"),
 )
-def lerp(ctx: ConversionContext, x: Tensor, end: Tensor, weight: Operand) -> ITensor:
+def lerp(
+    ctx: ConversionContext, x: Tensor, end: Tensor, weight: Tensor | Number
+) -> ITensor:
     """start + weight (end - start), computed from the nearer end, so that weight 1 returns `end`
     exactly; half precision is computed in float32
     """
@@ -168,8 +157,7 @@ def _lerp(
 )
 def _register_combination(name: str, operation: str, formula: str) -> None:
     @converter(
-        f"aten::{name}(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor",
-        constants=("self", "tensor1", "tensor2"),
+        f"aten::{name}(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor"
     )
     def combined(
         ctx: ConversionContext, x: Tensor, a: Tensor, b: Tensor, /, value: float
@@ -188,8 +176,6 @@ def _register_combination(name: str, operation: str, formula: str) -> None:
 @converter(
     "aten::masked_fill.Scalar(Tensor self, Tensor mask, Scalar value) -> Tensor",
     "aten::masked_fill.Tensor(Tensor self, Tensor mask, Tensor value) -> Tensor",
-    constants=("self", "mask", "value"),
-    dynamic=("value",),
 )
 def masked_fill(
     ctx: ConversionContext, x: Tensor, mask: Tensor, value: Operand
@@ -206,8 +192,6 @@ def masked_fill(
     "aten::where.ScalarOther(Tensor condition, Tensor self, Scalar other) -> Tensor",
     "aten::where.ScalarSelf(Tensor condition, Scalar self, Tensor other) -> Tensor",
     "aten::where.Scalar(Tensor condition, Scalar self, Scalar other) -> Tensor",
-    constants=("condition", "self", "other"),
-    dynamic=("self", "other"),
 )
 def where(
     ctx: ConversionContext, condition: Tensor, self: Operand, other: Operand

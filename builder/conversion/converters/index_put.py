@@ -32,7 +32,6 @@ from builder.engine import ITensor, trt
     " accumulate=False) -> Tensor",
     "aten::_unsafe_index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False)"
     " -> Tensor",
-    constants=("indices",),
 )
 def index_put(
     ctx: ConversionContext,
@@ -204,8 +203,7 @@ def masked_scatter(
 
 @converter(
     "aten::slice_scatter(Tensor self, Tensor src, int dim=0, SymInt? start=None, SymInt? end=None,"
-    " SymInt step=1) -> Tensor",
-    dynamic=("start", "end", "step"),
+    " SymInt step=1) -> Tensor"
 )
 def slice_scatter(
     ctx: ConversionContext,

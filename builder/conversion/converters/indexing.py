@@ -38,18 +38,14 @@ def from_the_front(ctx: ConversionContext, index: Any, size: Size) -> Any:
 
 @converter(
     "aten::embedding(Tensor weight, Tensor indices, SymInt padding_idx=-1, bool"
-    " scale_grad_by_freq=False, bool sparse=False) -> Tensor",
-    constants=("indices",),
+    " scale_grad_by_freq=False, bool sparse=False) -> Tensor"
 )
 def embedding(ctx: ConversionContext, weight: ITensor, indices: Tensor) -> ITensor:
     """The rows of weight at indices; padding_idx only affects gradients."""
     return gathered(ctx, weight, indices, 0)
 
 
-@converter(
-    "aten::index_select(Tensor self, int dim, Tensor index) -> Tensor",
-    constants=("index",),
-)
+@converter("aten::index_select(Tensor self, int dim, Tensor index) -> Tensor")
 def index_select(
     ctx: ConversionContext, x: ITensor, dim: int, index: Tensor
 ) -> ITensor:
@@ -61,7 +57,7 @@ def index_select(
     return gathered(ctx, x, index, ctx.axis(x, dim))
 
 
-@converter("aten::take(Tensor self, Tensor index) -> Tensor", constants=("index",))
+@converter("aten::take(Tensor self, Tensor index) -> Tensor")
 def take(ctx: ConversionContext, x: ITensor, index: Tensor) -> ITensor:
     """The values at flat (row-major) indices, in the shape of index."""
     flat = ctx.reshape(x, [-1])
@@ -69,8 +65,7 @@ def take(ctx: ConversionContext, x: ITensor, index: Tensor) -> ITensor:
 
 
 @converter(
-    "aten::gather(Tensor self, int dim, Tensor index, *, bool sparse_grad=False) -> Tensor",
-    constants=("index",),
+    "aten::gather(Tensor self, int dim, Tensor index, *, bool sparse_grad=False) -> Tensor"
 )
 def gather(
     ctx: ConversionContext, node: Node, x: ITensor, dim: int, index: Tensor
@@ -129,10 +124,7 @@ def slice_to(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size]) -> ITens
     return ctx.slice(x, [0] * len(sizes), list(sizes))
 
 
-@converter(
-    "aten::take_along_dim(Tensor self, Tensor indices, int? dim=None) -> Tensor",
-    constants=("indices",),
-)
+@converter("aten::take_along_dim(Tensor self, Tensor indices, int? dim=None) -> Tensor")
 def take_along_dim(
     ctx: ConversionContext, x: ITensor, indices: Tensor, dim: int | None
 ) -> Any:
@@ -172,10 +164,7 @@ def _other_axes(
     return result
 
 
-@converter(
-    "aten::index.Tensor(Tensor self, Tensor?[] indices) -> Tensor",
-    constants=("indices",),
-)
+@converter("aten::index.Tensor(Tensor self, Tensor?[] indices) -> Tensor")
 def index_tensor(
     ctx: ConversionContext, x: ITensor, indices: Sequence[Tensor | None]
 ) -> ITensor:
@@ -192,10 +181,9 @@ def index_tensor(
     return _gather_several(ctx, x, indexers, axes)
 
 
-converter(
-    "aten::index.Tensor_hacked_twin(Tensor self, Tensor[] indices) -> Tensor",
-    constants=("indices",),
-)(index_tensor)
+converter("aten::index.Tensor_hacked_twin(Tensor self, Tensor[] indices) -> Tensor")(
+    index_tensor
+)
 
 
 def expand_masks(ctx: ConversionContext, indices: Sequence[Tensor | None]) -> list[Any]:

@@ -45,12 +45,10 @@ def _cat(ctx: ConversionContext, tensors: list[Tensor], dim: int) -> ITensor:
 
 
 for _name in ("cat", "concat", "concatenate"):
-    converter(
-        f"aten::{_name}(Tensor[] tensors, int dim=0) -> Tensor", constants=("tensors",)
-    )(_cat)
+    converter(f"aten::{_name}(Tensor[] tensors, int dim=0) -> Tensor")(_cat)
 
 
-@converter("aten::stack(Tensor[] tensors, int dim=0) -> Tensor", constants=("tensors",))
+@converter("aten::stack(Tensor[] tensors, int dim=0) -> Tensor")
 def stack(ctx: ConversionContext, tensors: list[Tensor], dim: int) -> ITensor:
     """The tensors along a new axis."""
     axis = dim % (ctx.rank(tensors[0]) + 1)
@@ -94,14 +92,14 @@ def _register_atleast(rank: int) -> None:
 
 @for_each(("hstack", 1, 1), ("vstack", 2, 0), ("row_stack", 2, 0), ("dstack", 3, 2))
 def _register_stack(name: str, rank: int, axis: int) -> None:
-    @converter(f"aten::{name}(Tensor[] tensors) -> Tensor", constants=("tensors",))
+    @converter(f"aten::{name}(Tensor[] tensors) -> Tensor")
     def stacked(ctx: ConversionContext, tensors: list[Tensor]) -> ITensor:
         """The concatenated tensors, after atleast_1d, _2d or _3d"""
         parts = [at_least_rank(ctx, tensor, rank) for tensor in tensors]
         return joined(ctx, parts, 0 if ctx.rank(parts[0]) == 1 else axis)
 
 
-@converter("aten::column_stack(Tensor[] tensors) -> Tensor", constants=("tensors",))
+@converter("aten::column_stack(Tensor[] tensors) -> Tensor")
 def column_stack(ctx: ConversionContext, tensors: list[Tensor]) -> ITensor:
     """Concatenate columns; vectors and numbers become columns."""
     columns = []

@@ -26,9 +26,7 @@ from builder.engine import ITensor
         f"aten::{name}(Tensor self, {kind}? min=None, {kind}? max=None) -> Tensor"
         for operator in ("clamp", "clip")
         for name, kind in ((operator, "Scalar"), (f"{operator}.Tensor", "Tensor"))
-    ),
-    constants=("self", "min", "max"),
-    dynamic=("min", "max"),
+    )
 )
 def clamp(
     ctx: ConversionContext, x: Tensor, min: Operand | None, max: Operand | None
@@ -66,8 +64,6 @@ def _register_limit(name: str, operation: str, formula: str) -> None:
     @converter(
         f"aten::clamp_{name}(Tensor self, Scalar {name}) -> Tensor",
         f"aten::clamp_{name}.Tensor(Tensor self, Tensor {name}) -> Tensor",
-        constants=("self", name),
-        dynamic=(name,),
     )
     def clamped(ctx: ConversionContext, x: Tensor, limit: Operand, /) -> ITensor:
         return extremum(ctx, operation, x, limit)
@@ -147,10 +143,7 @@ def nan_to_num(
 
 @for_each(("fmax", "MAX"), ("fmin", "MIN"))
 def _register_nan_aware(name: str, operation: str) -> None:
-    @converter(
-        f"aten::{name}(Tensor self, Tensor other) -> Tensor",
-        constants=("self", "other"),
-    )
+    @converter(f"aten::{name}(Tensor self, Tensor other) -> Tensor")
     def extreme(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
         if not ctx.promoted(x, other).is_floating_point:
             return combine(ctx, operation, x, other)

@@ -15,10 +15,7 @@ from builder.conversion.values import Scalar, Tensor
 from builder.engine import ITensor, trt
 
 
-@converter(
-    "aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor",
-    constants=("weight", "bias"),
-)
+@converter("aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor")
 def linear(
     ctx: ConversionContext, x: ITensor, weight: Tensor, bias: Tensor | None
 ) -> ITensor:
@@ -62,10 +59,7 @@ _PRODUCTS = (
 )
 
 
-@converter(
-    *(f"aten::{schema}" for schema in _PRODUCTS),
-    constants=("self", "other", "mat2", "vec", "tensor"),
-)
+@converter(*(f"aten::{schema}" for schema in _PRODUCTS))
 def product(ctx: ConversionContext, a: Tensor, b: Tensor, /) -> ITensor:
     """A product by torch.matmul's rules, which cover the special cases; integers are multiplied and
     summed.
@@ -185,14 +179,13 @@ _ADDED = (
     "addr(Tensor self, Tensor vec1, Tensor vec2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
     "addbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
 )
-_FACTORS = ("self", "mat", "vec", "batch1", "batch2", "vec1", "vec2")
 
 
 @for_each(*_ADDED)
 def _register_added(schema: str) -> None:
     name = schema[: schema.index("(")]
 
-    @converter(f"aten::{schema}", constants=_FACTORS, dynamic=("beta", "alpha"))
+    @converter(f"aten::{schema}")
     def added(
         ctx: ConversionContext,
         x: Tensor,
@@ -215,7 +208,6 @@ def _register_added(schema: str) -> None:
 @converter(
     "aten::outer(Tensor self, Tensor vec2) -> Tensor",
     "aten::ger(Tensor self, Tensor vec2) -> Tensor",
-    constants=("self", "vec2"),
 )
 def outer(ctx: ConversionContext, a: Tensor, b: Tensor, /) -> ITensor:
     """self[:, None] * vec2[None, :], promoted"""

@@ -12,7 +12,7 @@ from builder.conversion import dtypes
 from builder.conversion.context import ConversionContext
 from builder.conversion.layers import choose, gathered, less, reduce
 from builder.conversion.registry import converter, for_each, of_operands
-from builder.conversion.values import Operand, Tensor
+from builder.conversion.values import Number, Operand, Tensor
 from builder.engine import ITensor
 
 OPERATIONS = {"and": "AND", "or": "OR", "xor": "XOR"}
@@ -20,10 +20,7 @@ OPERATIONS = {"and": "AND", "or": "OR", "xor": "XOR"}
 
 @for_each(*OPERATIONS.items())
 def _register_logical(name: str, operation: str) -> None:
-    @converter(
-        f"aten::logical_{name}(Tensor self, Tensor other) -> Tensor",
-        constants=("self", "other"),
-    )
+    @converter(f"aten::logical_{name}(Tensor self, Tensor other) -> Tensor")
     def logical(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
         truths = (ctx.cast(ctx.tensor(value), torch.bool) for value in (x, other))
         return ctx.elementwise(operation, *ctx.broadcast(*truths))
@@ -39,9 +36,10 @@ def _register_bitwise(name: str, operation: str) -> None:
     @converter(
         *of_operands(f"aten::bitwise_{name}", "Tensor", "Scalar", "Scalar_Tensor"),
         *of_operands(f"aten::__{name}__", "Tensor", "Scalar"),
-        constants=("self", "other"),
     )
-    def bitwise(ctx: ConversionContext, x: Operand, other: Operand) -> ITensor:
+    def bitwise(
+        ctx: ConversionContext, x: Tensor | Number, other: Tensor | Number
+    ) -> ITensor:
         dtype = ctx.promoted(x, other)
         a, b = ctx.operands(x, other, dtype=dtype)
         if dtype == torch.bool:
@@ -134,9 +132,10 @@ def _register_shift(direction: str, short: str) -> None:
             "Scalar_Tensor",
         ),
         *of_operands(f"aten::__{short}__", "Scalar", "Tensor"),
-        constants=("self", "other"),
     )
-    def shift(ctx: ConversionContext, x: Operand, other: Operand) -> ITensor:
+    def shift(
+        ctx: ConversionContext, x: Tensor | Number, other: Tensor | Number
+    ) -> ITensor:
         dtype = ctx.promoted(x, other)
         a, positions = ctx.operands(x, other, dtype=dtype)
         return SHIFTS[direction](ctx, a, positions, dtype)

@@ -16,27 +16,19 @@ from builder.conversion.values import Tensor
 from builder.engine import ITensor, trt
 from builder.graph_types import Node
 
-Coefficient = Tensor | None
-"""A weight of one axis: torch.Tensor, ITensor or None."""
-_BATCH = (
-    "Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool"
-    " {flag}, float momentum, float eps"
-)
-_STATISTICS = ("weight", "bias", "running_mean", "running_var")
-
 
 @converter(
-    f"aten::batch_norm({_BATCH.format(flag='training')}, bool cudnn_enabled) -> Tensor",
-    constants=_STATISTICS,
+    "aten::batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor?"
+    " running_var, bool training, float momentum, float eps, bool cudnn_enabled) -> Tensor"
 )
 def batch_norm(
     ctx: ConversionContext,
     node: Node,
     x: ITensor,
-    weight: Coefficient,
-    bias: Coefficient,
-    running_mean: Coefficient,
-    running_var: Coefficient,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
     training: bool,
     eps: float,
 ) -> ITensor:
@@ -53,7 +45,6 @@ def batch_norm(
 @converter(
     "aten::native_batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean,"
     " Tensor? running_var, bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)",
-    constants=_STATISTICS,
     when=lambda ctx, a: (
         "training updates the running statistics"
         if a.training and a.running_mean is not None
@@ -63,10 +54,10 @@ def batch_norm(
 def native_batch_norm(
     ctx: ConversionContext,
     x: ITensor,
-    weight: Coefficient,
-    bias: Coefficient,
-    running_mean: Coefficient,
-    running_var: Coefficient,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
     training: bool,
     eps: float,
 ) -> Any:
@@ -141,8 +132,8 @@ def per_channel(ctx: ConversionContext, t: Tensor, x: ITensor, axis: int) -> Any
 def affine(
     ctx: ConversionContext,
     x: ITensor,
-    weight: Coefficient,
-    bias: Coefficient,
+    weight: Tensor | None,
+    bias: Tensor | None,
     at: int = 1,
 ) -> ITensor:
     """x * weight + bias; each may be None. They are vectors along the axis `at`, or, if it is -1,
@@ -173,16 +164,15 @@ def standardized(
 
 @converter(
     "aten::instance_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor?"
-    " running_var, bool use_input_stats, float momentum, float eps, bool cudnn_enabled) -> Tensor",
-    constants=_STATISTICS,
+    " running_var, bool use_input_stats, float momentum, float eps, bool cudnn_enabled) -> Tensor"
 )
 def instance_norm(
     ctx: ConversionContext,
     x: ITensor,
-    weight: Coefficient,
-    bias: Coefficient,
-    running_mean: Coefficient,
-    running_var: Coefficient,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
     use_input_stats: bool,
     eps: float,
 ) -> Any:
@@ -198,8 +188,8 @@ def normalized(
     ctx: ConversionContext,
     x: ITensor,
     axes: Sequence[int],
-    weight: Coefficient,
-    bias: Coefficient,
+    weight: Tensor | None,
+    bias: Tensor | None,
     at: int,
     eps: float,
 ) -> Any:
@@ -215,7 +205,7 @@ def normalized(
     return normalization_layer(ctx, x, scale, shift, axes, eps)
 
 
-def coefficient(ctx: ConversionContext, t: Coefficient, x: ITensor, at: int) -> Any:
+def coefficient(ctx: ConversionContext, t: Tensor | None, x: ITensor, at: int) -> Any:
     """The weight or bias as an ITensor of x's rank and dtype; None if it has another dtype."""
     dtype = ctx.dtype(x)
     rank = ctx.rank(x)
@@ -254,16 +244,14 @@ _LAYER = "Tensor input, SymInt[] normalized_shape, Tensor? weight"
 
 @converter(
     f"aten::layer_norm({_LAYER}=None, Tensor? bias=None, float eps=1.0000000000000001e-05, bool"
-    " cudnn_enable=True) -> Tensor",
-    constants=("weight", "bias"),
-    dynamic=("normalized_shape",),
+    " cudnn_enable=True) -> Tensor"
 )
 def layer_norm(
     ctx: ConversionContext,
     x: ITensor,
     normalized_shape: list[Size],
-    weight: Coefficient,
-    bias: Coefficient,
+    weight: Tensor | None,
+    bias: Tensor | None,
     eps: float,
 ) -> Any:
     """(x - mean) / sqrt(variance + eps) * weight + bias over the last axes, as many as
@@ -280,16 +268,14 @@ def layer_norm(
 
 
 @converter(
-    f"aten::native_layer_norm({_LAYER}, Tensor? bias, float eps) -> (Tensor, Tensor, Tensor)",
-    constants=("weight", "bias"),
-    dynamic=("normalized_shape",),
+    f"aten::native_layer_norm({_LAYER}, Tensor? bias, float eps) -> (Tensor, Tensor, Tensor)"
 )
 def native_layer_norm(
     ctx: ConversionContext,
     x: ITensor,
     normalized_shape: list[Size],
-    weight: Coefficient,
-    bias: Coefficient,
+    weight: Tensor | None,
+    bias: Tensor | None,
     eps: float,
 ) -> Any:
     """layer_norm, its mean and 1 / sqrt(variance + eps)"""
@@ -301,7 +287,6 @@ def native_layer_norm(
 @converter(
     "aten::group_norm(Tensor input, int num_groups, Tensor? weight=None, Tensor? bias=None, "
     "float eps=1.0000000000000001e-05, bool cudnn_enabled=True) -> Tensor",
-    constants=("weight", "bias"),
     when=lambda ctx, a: (
         None
         if isinstance(ctx.size(a.input, 1), int)
@@ -312,8 +297,8 @@ def group_norm(
     ctx: ConversionContext,
     x: ITensor,
     num_groups: int,
-    weight: Coefficient,
-    bias: Coefficient,
+    weight: Tensor | None,
+    bias: Tensor | None,
     eps: float,
 ) -> ITensor:
     """Normalizes each group of channels of each sample"""
@@ -334,15 +319,13 @@ def group_norm(
 
 @converter(
     "aten::rms_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight=None, float? eps=None)"
-    " -> Tensor",
-    constants=("weight",),
-    dynamic=("normalized_shape",),
+    " -> Tensor"
 )
 def rms_norm(
     ctx: ConversionContext,
     x: ITensor,
     normalized_shape: list[Size],
-    weight: Coefficient,
+    weight: Tensor | None,
     eps: float | None,
 ) -> ITensor:
     """x / sqrt(mean(x^2) + eps) * weight; half is computed in float32, as in PyTorch; the default
@@ -364,9 +347,7 @@ def rms_norm(
     return ctx.cast(result, dtype if weight is None else ctx.promoted(x, weight))
 
 
-@converter(
-    "aten::_weight_norm(Tensor v, Tensor g, int dim=0) -> Tensor", constants=("v", "g")
-)
+@converter("aten::_weight_norm(Tensor v, Tensor g, int dim=0) -> Tensor")
 def weight_norm(ctx: ConversionContext, v: Tensor, g: Tensor, dim: int) -> ITensor:
     """v g / |v|, the norm over every axis but `dim` (over all where dim is -1)"""
     v = ctx.tensor(v)

@@ -163,7 +163,6 @@ def _topk_layer(
 @converter(
     "aten::topk(Tensor self, SymInt k, int dim=-1, bool largest=True, bool sorted=True)"
     " -> (Tensor values, Tensor indices)",
-    dynamic=("k",),
     when=within_limit(lambda ctx, a: a.k),
     note=TIES,
 )

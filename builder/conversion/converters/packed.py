@@ -16,7 +16,6 @@ from builder.conversion import dtypes
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters.cells import weights_of
 from builder.conversion.converters.recurrent import (
-    CONSTANTS,
     KINDS,
     Kind,
     dropout_in_training,
@@ -56,7 +55,6 @@ def _packed_here(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
 @converter(
     "aten::_pack_padded_sequence(Tensor input, Tensor lengths, bool batch_first) -> (Tensor,"
     " Tensor)",
-    constants=("lengths",),
     note="an invalid length is clamped to 1 to the padded length; torch raises",
     folds=False,
 )
@@ -74,7 +72,6 @@ def pack(
     "aten::_pad_packed_sequence(Tensor data, Tensor batch_sizes, bool batch_first, Scalar"
     " padding_value, int total_length) -> (Tensor, Tensor)",
     when=_packed_here,
-    dynamic=("total_length",),
     packed=_PACKED,
     note="without total_length the size depends on the data: not on TensorRT-RTX",
 )
@@ -111,7 +108,6 @@ def _require_features(ctx: ConversionContext, padded: ITensor) -> None:
 def _register(name: str, kind: Kind) -> None:
     @converter(
         f"aten::{name}.data({_ARGUMENTS.format(kind.hx)} -> {tensors(1 + kind.states)}",
-        constants=CONSTANTS,
         when=(dropout_in_training, _packed_here),
         packed=_PACKED,
     )

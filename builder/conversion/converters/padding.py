@@ -77,7 +77,6 @@ def _register(name: str, mode: str) -> None:
             f"aten::{name}{axes}d(Tensor self, SymInt[{2 * axes}] padding) -> Tensor"
             for axes in (1, 2, 3)
         ),
-        dynamic=("padding",),
         when=_fits,
     )
     def pad(ctx: ConversionContext, x: ITensor, padding: list[Size]) -> ITensor:
@@ -89,7 +88,6 @@ def _register(name: str, mode: str) -> None:
     'aten::pad(Tensor self, SymInt[] pad, str mode="constant", float? value=None) -> Tensor',
     "aten::constant_pad_nd(Tensor self, SymInt[] pad, Scalar value=0) -> Tensor",
     "aten::_pad_enum(Tensor self, SymInt[] pad, int mode, float? value=None) -> Tensor",
-    dynamic=("pad",),
     when=_fits,
 )
 def pad(
@@ -104,11 +102,7 @@ def pad(
     return padded(ctx, x, pad, name, value or 0.0)
 
 
-@converter(
-    "aten::_pad_circular(Tensor self, SymInt[] pad) -> Tensor",
-    dynamic=("pad",),
-    when=_fits,
-)
+@converter("aten::_pad_circular(Tensor self, SymInt[] pad) -> Tensor", when=_fits)
 def pad_circular(ctx: ConversionContext, x: ITensor, pad: list[Size]) -> Any:
     """x padded circularly"""
     return padded(ctx, x, pad, "circular")

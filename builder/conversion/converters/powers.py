@@ -33,8 +33,6 @@ def square(ctx: ConversionContext, x: ITensor) -> ITensor:
     "aten::pow.Tensor_Tensor(Tensor self, Tensor exponent) -> Tensor",
     "aten::pow.Tensor_Scalar(Tensor self, Scalar exponent) -> Tensor",
     "aten::pow.Scalar(Scalar self, Tensor exponent) -> Tensor",
-    constants=("self", "exponent"),
-    dynamic=("self", "exponent"),
 )
 def power(ctx: ConversionContext, x: Operand, exponent: Operand) -> Any:
     """self^exponent: products and roots for the exponents for which PyTorch uses them, POW of the

@@ -33,8 +33,6 @@ NOTE = (
     " int quant_max) -> Tensor",
     "aten::fake_quantize_per_tensor_affine.tensor_qparams(Tensor self, Tensor scale, Tensor"
     " zero_point, int quant_min, int quant_max) -> Tensor",
-    constants=("self", "scale", "zero_point"),
-    dynamic=("scale", "zero_point"),
     note=NOTE,
     folds=False,
 )
@@ -42,8 +40,8 @@ def per_tensor(
     ctx: ConversionContext,
     node: Node,
     x: Tensor,
-    scale: Any,
-    zero_point: Any,
+    scale: Operand,
+    zero_point: Operand,
     quant_min: int,
     quant_max: int,
 ) -> Any:
@@ -71,7 +69,7 @@ def per_tensor(
 @converter(
     "aten::fake_quantize_per_channel_affine(Tensor self, Tensor scale, Tensor zero_point, int axis,"
     " int quant_min, int quant_max) -> Tensor",
-    constants=("self", "scale", "zero_point"),
+    constants=("scale", "zero_point"),
     note=NOTE,
     folds=False,
 )
@@ -112,13 +110,7 @@ def _has_fp8(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     return quantized.missing(FP8)
 
 
-@converter(
-    FP8_SCHEMA,
-    constants=("self", "scale"),
-    when=_has_fp8,
-    note="what `precision: fp8` inserts",
-    folds=False,
-)
+@converter(FP8_SCHEMA, when=_has_fp8, note="what `precision: fp8` inserts", folds=False)
 def fp8(
     ctx: ConversionContext, node: Node, x: Tensor, scale: torch.Tensor, axis: int | None
 ) -> Any:

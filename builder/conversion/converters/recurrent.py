@@ -5,8 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import torch
-
 from builder.conversion.context import ConversionContext
 from builder.conversion.converters.cells import (
     GRU,
@@ -44,7 +42,6 @@ KINDS = {
     "rnn_relu": Kind(Relu, 1),
 }
 """By operator's name."""
-CONSTANTS = ("w_ih", "w_hh", "b_ih", "b_hh", "params")
 
 
 def tensors(count: int) -> str:
@@ -74,7 +71,7 @@ def single(
     kind: type[Cell],
     x: ITensor,
     state: State,
-    *weights: torch.Tensor | None,
+    *weights: Tensor | None,
 ) -> State:
     """One step of a single cell. An input without a batch axis gets one."""
     unbatched = ctx.rank(x) == 1
@@ -91,11 +88,13 @@ def single(
 @for_each(*KINDS.items())
 def _register_cell(name: str, kind: Kind) -> None:
     @converter(
-        f"aten::{name}_cell(Tensor input, {kind.hx}, {_CELL} {tensors(kind.states)}",
-        constants=CONSTANTS,
+        f"aten::{name}_cell(Tensor input, {kind.hx}, {_CELL} {tensors(kind.states)}"
     )
     def cell(
-        ctx: ConversionContext, x: ITensor, hx: ITensor | list[ITensor], *weights: Any
+        ctx: ConversionContext,
+        x: ITensor,
+        hx: ITensor | list[ITensor],
+        *weights: Tensor | None,
     ) -> Any:
         state = single(ctx, kind.cell, x, state_of(hx), *weights)
         if kind.states > 1:
@@ -129,7 +128,6 @@ def reads_states(node: Node) -> bool:
 def _register_sequence(name: str, kind: Kind) -> None:
     @converter(
         f"aten::{name}.input(Tensor input, {kind.hx}, {_FLAGS} -> {tensors(1 + kind.states)}",
-        constants=CONSTANTS,
         when=dropout_in_training,
     )
     def layer(

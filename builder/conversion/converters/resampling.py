@@ -76,8 +76,7 @@ def _register_by_size(name: str, method: Method, axes: int) -> None:
     scales = ", ".join(f"float? {s}=None" for s in _SCALES[axes])
 
     @converter(
-        f"aten::{name}(Tensor self, SymInt[{axes}] output_size, {align}{scales}) -> Tensor",
-        dynamic=("output_size",),
+        f"aten::{name}(Tensor self, SymInt[{axes}] output_size, {align}{scales}) -> Tensor"
     )
     def to_size(
         ctx: ConversionContext, x: ITensor, output: Size | list[Size], *options: Any
@@ -94,8 +93,7 @@ def _register_by_size_or_scale(name: str, method: Method, axes: int) -> None:
 
     @converter(
         f"aten::{name}.vec(Tensor input, SymInt[]? output_size, {align}float[]? scale_factors) ->"
-        " Tensor",
-        dynamic=("output_size",),
+        " Tensor"
     )
     def to_size_or_scale(
         ctx: ConversionContext, x: ITensor, output: list[Size] | None, *options: Any

@@ -60,8 +60,7 @@ def grid_sampler(
 
 
 @converter(
-    "aten::affine_grid_generator(Tensor theta, SymInt[] size, bool align_corners) -> Tensor",
-    dynamic=("size",),
+    "aten::affine_grid_generator(Tensor theta, SymInt[] size, bool align_corners) -> Tensor"
 )
 def affine_grid(
     ctx: ConversionContext, theta: ITensor, size: Sequence[Size], align_corners: bool

@@ -47,8 +47,7 @@ def unranked(ctx: ConversionContext, x: ITensor, result: ITensor) -> ITensor:
 
 
 @converter(
-    "aten::scatter.src(Tensor self, int dim, Tensor index, Tensor src) -> Tensor",
-    constants=("index",),
+    "aten::scatter.src(Tensor self, int dim, Tensor index, Tensor src) -> Tensor"
 )
 def scatter(
     ctx: ConversionContext, x: ITensor, dim: int, index: Tensor, src: ITensor
@@ -62,9 +61,7 @@ def scatter(
 
 
 @converter(
-    "aten::scatter.value(Tensor self, int dim, Tensor index, Scalar value) -> Tensor",
-    constants=("index",),
-    dynamic=("value",),
+    "aten::scatter.value(Tensor self, int dim, Tensor index, Scalar value) -> Tensor"
 )
 def scatter_value(
     ctx: ConversionContext, x: ITensor, dim: int, index: Tensor, value: Scalar
@@ -99,8 +96,7 @@ def along_axis(ctx: ConversionContext, index: Tensor, axis: int, rank: int) -> A
 
 
 @converter(
-    "aten::index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor",
-    constants=("index",),
+    "aten::index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor"
 )
 def index_copy(
     ctx: ConversionContext, x: ITensor, dim: int, index: Tensor, source: ITensor
@@ -118,8 +114,6 @@ def index_copy(
 @converter(
     "aten::index_fill.int_Scalar(Tensor self, int dim, Tensor index, Scalar value) -> Tensor",
     "aten::index_fill.int_Tensor(Tensor self, int dim, Tensor index, Tensor value) -> Tensor",
-    constants=("index", "value"),
-    dynamic=("value",),
 )
 def index_fill(
     ctx: ConversionContext, x: ITensor, dim: int, index: Tensor, value: Operand

@@ -14,8 +14,6 @@ from builder.conversion.layers import gathered
 from builder.conversion.registry import converter
 from builder.engine import ITensor
 
-Bound = Size | None
-"""A bound of a slice. None: that end of the axis."""
 END = 2**63 - 1
 """TorchScript's value for an omitted end."""
 
@@ -47,7 +45,9 @@ def sliced(
     return ctx.slice(x, starts, sizes, strides)
 
 
-def bound(ctx: ConversionContext, value: Bound, size: Size, default: Size) -> Size:
+def bound(
+    ctx: ConversionContext, value: Size | None, size: Size, default: Size
+) -> Size:
     """A slice's bound as in torch: None is the default, negative values count from the end, and
     values are clamped to the axis.
     """
@@ -74,11 +74,15 @@ def length_between(ctx: ConversionContext, start: Size, end: Size, step: Size) -
 
 @converter(
     "aten::slice.Tensor(Tensor(a) self, int dim=0, SymInt? start=None, SymInt? end=None, SymInt"
-    " step=1) -> Tensor(a)",
-    dynamic=("start", "end", "step"),
+    " step=1) -> Tensor(a)"
 )
 def slice_(
-    ctx: ConversionContext, x: ITensor, dim: int, start: Bound, end: Bound, step: Size
+    ctx: ConversionContext,
+    x: ITensor,
+    dim: int,
+    start: Size | None,
+    end: Size | None,
+    step: Size,
 ) -> ITensor:
     """self[..., start:end:step, ...] on axis dim"""
     axis, first, last = sliced_range(ctx, x, dim, start, end)
@@ -86,7 +90,7 @@ def slice_(
 
 
 def sliced_range(
-    ctx: ConversionContext, x: ITensor, dim: int, start: Bound, end: Bound
+    ctx: ConversionContext, x: ITensor, dim: int, start: Size | None, end: Size | None
 ) -> tuple[int, Size, Size]:
     """The axis, and the first and last position of a slice of it, both from the front."""
     axis = ctx.axis(x, dim)
@@ -118,10 +122,7 @@ def where_negative(ctx: ConversionContext, index: DynamicScalar, moved: Size) ->
     return DynamicScalar(ctx, chosen, symbol, index.dtype)
 
 
-@converter(
-    "aten::select.int(Tensor(a) self, int dim, SymInt index) -> Tensor(a)",
-    dynamic=("index",),
-)
+@converter("aten::select.int(Tensor(a) self, int dim, SymInt index) -> Tensor(a)")
 def select(ctx: ConversionContext, x: ITensor, dim: int, index: Size) -> ITensor:
     """self[..., index, ...] on axis dim, without that axis"""
     axis = ctx.axis(x, dim)

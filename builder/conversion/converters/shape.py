@@ -19,7 +19,7 @@ from builder.engine import ITensor
 @converter(
     "aten::reshape(Tensor(a) self, SymInt[] shape) -> Tensor(a)",
     "aten::_reshape_alias(Tensor(a) self, SymInt[] size, SymInt[] stride) -> Tensor(a)",
-    dynamic=("size", "shape", "stride"),
+    dynamic=("stride",),
 )
 def reshaped(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size], /) -> ITensor:
     """The same values in row-major order, with other sizes (one may be -1); x itself if they are
@@ -66,10 +66,7 @@ def ravel(ctx: ConversionContext, x: ITensor) -> ITensor:
     return reshaped(ctx, x, [-1])
 
 
-@converter(
-    "aten::unflatten.int(Tensor(a) self, int dim, SymInt[] sizes) -> Tensor(a)",
-    dynamic=("sizes",),
-)
+@converter("aten::unflatten.int(Tensor(a) self, int dim, SymInt[] sizes) -> Tensor(a)")
 def unflatten(
     ctx: ConversionContext, x: ITensor, dim: int, sizes: list[Size]
 ) -> ITensor:
@@ -221,7 +218,6 @@ def unsqueeze(ctx: ConversionContext, x: ITensor, dim: int) -> ITensor:
 @converter(
     "aten::expand(Tensor(a) self, SymInt[] size, *, bool implicit=False) -> Tensor(a)",
     "aten::broadcast_to(Tensor(a) self, SymInt[] size) -> Tensor(a)",
-    dynamic=("size",),
 )
 def expand(ctx: ConversionContext, x: ITensor, size: list[Size]) -> ITensor:
     """Axes of size 1 repeat up to `size`; -1 keeps an axis."""
@@ -245,9 +241,7 @@ def _falls_below_zero(ctx: ConversionContext, size: DynamicScalar) -> bool:
     return span is not None and bool(span[0] < 0)
 
 
-@converter(
-    "aten::expand_as(Tensor(a) self, Tensor other) -> Tensor(a)", constants=("other",)
-)
+@converter("aten::expand_as(Tensor(a) self, Tensor other) -> Tensor(a)")
 def expand_as(ctx: ConversionContext, x: ITensor, other: Tensor) -> ITensor:
     """self.expand(other.size())"""
     return ctx.expand(x, ctx.sizes(other))

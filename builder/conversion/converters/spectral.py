@@ -27,7 +27,6 @@ def _real(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     "aten::stft(Tensor self, int n_fft, int? hop_length=None, int? win_length=None, Tensor?"
     " window=None, bool normalized=False, bool? onesided=None, bool? return_complex=None, bool?"
     " align_to_window=None) -> Tensor",
-    constants=("window",),
     when=_real,
     note=(
         "real and imaginary parts as a last axis: lowering requests them for a complex result"

@@ -6,6 +6,8 @@ import math
 from itertools import pairwise
 from typing import Any
 
+import torch
+
 from builder.conversion import scalars
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters.select import (
@@ -17,9 +19,9 @@ from builder.conversion.converters.select import (
 )
 from builder.conversion.converters.shape import movedim
 from builder.conversion.dynamic import DynamicScalar, Size, bounds
-from builder.conversion.facts import is_tensor
 from builder.conversion.lists import TensorList
 from builder.conversion.registry import converter, for_each
+from builder.conversion.values import Tensor
 from builder.engine import ITensor
 from builder.graph_types import Node
 
@@ -39,7 +41,6 @@ def split_at(
 @converter(
     "aten::split.Tensor(Tensor(a -> *) self, SymInt split_size, int dim=0) -> Tensor(a)[]",
     "aten::unsafe_split.Tensor(Tensor self, SymInt split_size, int dim=0) -> Tensor[]",
-    dynamic=("split_size",),
 )
 def split(
     ctx: ConversionContext, node: Node, x: ITensor, split_size: Size, dim: int
@@ -88,7 +89,6 @@ def _unpacked(node: Node) -> int | None:
     "aten::split(Tensor(a -> *) self, int[] split_sizes, int dim=0) -> Tensor(a)[]",
     "aten::split_with_sizes(Tensor(a -> *) self, SymInt[] split_sizes, int dim=0) -> Tensor(a)[]",
     "aten::unsafe_split_with_sizes(Tensor self, SymInt[] split_sizes, int dim=0) -> Tensor[]",
-    dynamic=("split_size", "split_sizes"),
 )
 def split_with_sizes(
     ctx: ConversionContext, x: ITensor, sizes: list[Size], /, dim: int
@@ -177,8 +177,7 @@ def tensor_split(
 
 
 @converter(
-    "aten::tensor_split.indices(Tensor(a -> *) self, SymInt[] indices, int dim=0) -> Tensor(a)[]",
-    dynamic=("indices",),
+    "aten::tensor_split.indices(Tensor(a -> *) self, SymInt[] indices, int dim=0) -> Tensor(a)[]"
 )
 def tensor_split_at(
     ctx: ConversionContext, x: ITensor, indices: list[Size], dim: int
@@ -195,14 +194,13 @@ def tensor_split_at(
 
 @converter(
     "aten::tensor_split.tensor_indices_or_sections("
-    "Tensor(a -> *) self, Tensor tensor_indices_or_sections, int dim=0) -> Tensor(a)[]",
-    constants=("tensor_indices_or_sections",),
+    "Tensor(a -> *) self, Tensor tensor_indices_or_sections, int dim=0) -> Tensor(a)[]"
 )
 def tensor_split_tensor(
-    ctx: ConversionContext, x: ITensor, tensor_indices_or_sections: Any, dim: int
+    ctx: ConversionContext, x: ITensor, tensor_indices_or_sections: Tensor, dim: int
 ) -> list[ITensor]:
     """tensor_split with its sections (0-d) or indices (1-d) in a tensor"""
-    if is_tensor(tensor_indices_or_sections):
+    if not isinstance(tensor_indices_or_sections, torch.Tensor):
         raise Unconvertible("the positions of the split are known only at run time")
     values = tensor_indices_or_sections.tolist()
     split_by = tensor_split_at if isinstance(values, list) else tensor_split
@@ -221,10 +219,7 @@ def _register_axis_split(name: str, axis: int) -> None:
         """tensor_split of a fixed axis"""
         return list(tensor_split(ctx, x, sections, dim(ctx, x)))
 
-    @converter(
-        f"aten::{name}.array(Tensor(a -> *) self, int[] indices) -> Tensor(a)[]",
-        dynamic=("indices",),
-    )
+    @converter(f"aten::{name}.array(Tensor(a -> *) self, int[] indices) -> Tensor(a)[]")
     def array(ctx: ConversionContext, x: ITensor, indices: list[Size]) -> list[ITensor]:
         """tensor_split of a fixed axis"""
         return list(tensor_split_at(ctx, x, indices, dim(ctx, x)))

@@ -105,7 +105,6 @@ def _floating(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
 @converter(
     "aten::col2im(Tensor self, SymInt[2] output_size, int[2] kernel_size, int[2] dilation, int[2]"
     " padding, int[2] stride) -> Tensor",
-    dynamic=("output_size",),
     when=_floating,
 )
 def col2im(
