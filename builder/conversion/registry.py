@@ -1,11 +1,12 @@
 """The registry of converters and evaluators: one entry for each schema, with its capability as
 data.
 
-    @converter("aten::hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor")
+    @converter("aten::hardtanh")
     def hardtanh(ctx, x, min_val, max_val): ...
 
-A converter takes the arguments that it uses, by the schema's names (signatures.py). The
-schema string is the key, and its types unwrap the arguments: `Tensor` arrives as an ITensor (a
+A converter takes the arguments that it uses, by the names of torch's schema (signatures.py), which
+is looked up by the key. A user's converter has the schema's text, which must be torch's. The
+schema's types unwrap the arguments: `Tensor` arrives as an ITensor (a
 constant becomes a layer), `int`, `float`, `bool`, `str` and lists of them as Python values. The
 annotations of trt-build's own converters declare what arrives differently: a parameter of type
 `Tensor` or `Operand` gets a static tensor as torch.Tensor, and one of type `Size`, `Scalar` or
@@ -28,6 +29,7 @@ import torch
 
 from builder.conversion import extension
 from builder.conversion.signatures import Signature, signature, takes_node
+from builder.decompositions import operator_schema
 from builder.graph_types import Argument, Node
 from builder.lowering import ir
 
@@ -115,23 +117,6 @@ def key_of_node(node: Node) -> str:
     return key_of(schema)
 
 
-OPERANDS = {
-    "Tensor": ("Tensor", "Tensor"),
-    "Scalar": ("Tensor", "Scalar"),
-    "Tensor_Scalar": ("Tensor", "Scalar"),
-    "Scalar_Tensor": ("Scalar", "Tensor"),
-}
-"""The types of both operands by the usual names of their overloads."""
-
-
-def of_operands(operator: str, *overloads: str) -> list[str]:
-    """The schemas of overloads of an operator with the operands `self` and `other`."""
-    return [
-        "{}.{}({} self, {} other) -> Tensor".format(operator, name, *OPERANDS[name])
-        for name in overloads
-    ]
-
-
 def for_each(*rows: Any) -> Callable[[Function], Function]:
     """Call a function once for each row: an argument, or a tuple of all arguments.
 
@@ -157,7 +142,8 @@ def converter(
     folds: bool = True,
     override: bool = False,
 ) -> Callable[[Function], Function]:
-    """Register a function `(ctx, *arguments) -> ITensor | ILayer | tuple` for the schemas.
+    """Register a function `(ctx, *arguments) -> ITensor | ILayer | tuple` for the schemas, or, in
+    trt-build, for keys such as `aten::add.Tensor`. Keys that this torch lacks are ignored.
 
     `note` is printed in docs/operators.md. `override` replaces an existing converter. Lowering does
     not decompose an operator with a user's converter. Raises ValueError if a schema is registered
@@ -177,9 +163,11 @@ def converter(
 
     def register(build: Function) -> Function:
         for text in schemas:
-            key = key_of(text)
+            key = key_of(text) if extension.is_users(build) else text.partition("(")[0]
             extension.claim(CONVERTERS, key, build, "a converter", override)
-            schema = torch._C.parse_schema(text)
+            schema = operator_schema(text)
+            if schema is None:
+                continue
             names = tuple(argument.name for argument in schema.arguments)
             entry = entry_of(key, schema, build, signature(build, names, key))
             _add(entry if entry.is_users else _as_annotated(entry))

@@ -1,6 +1,6 @@
 """Decompositions of composite operators: Python functions on tensors, compiled by TorchScript.
 
-    @decomposition("aten::mse_loss(Tensor self, Tensor target, int reduction=1) -> Tensor")
+    @decomposition("aten::mse_loss")
     def mse_loss(self: Tensor, target: Tensor, reduction: int) -> Tensor:
         \"\"\"(self - target)^2\"\"\"
         difference = self - target
@@ -15,11 +15,13 @@ import importlib
 import pkgutil
 
 from builder.decompositions.registry import (
+    ABSENT,
     DECOMPOSITIONS,
     Condition,
     Decomposition,
     Number,
     decomposition,
+    operator_schema,
 )
 from builder.decompositions.torchscript import graph as graph_of_function
 
@@ -27,10 +29,12 @@ for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
+    "ABSENT",
     "DECOMPOSITIONS",
     "Condition",
     "Decomposition",
     "Number",
     "decomposition",
     "graph_of_function",
+    "operator_schema",
 ]

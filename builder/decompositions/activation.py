@@ -10,16 +10,13 @@ from torch import Tensor
 from builder.decompositions.registry import decomposition
 
 
-@decomposition("aten::silu(Tensor self) -> Tensor")
+@decomposition("aten::silu")
 def silu(self: Tensor) -> Tensor:
     """x sigmoid(x)"""
     return self * torch.sigmoid(self)
 
 
-@decomposition(
-    "aten::log_softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor",
-    "aten::special_log_softmax(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor",
-)
+@decomposition("aten::log_softmax.int", "aten::special_log_softmax")
 def log_softmax(self: Tensor, dim: int, dtype: torch.dtype | None) -> Tensor:
     """x - m - log(sum(exp(x - m))), m the maximum: finite where softmax underflows to 0"""
     x = self
@@ -29,7 +26,7 @@ def log_softmax(self: Tensor, dim: int, dtype: torch.dtype | None) -> Tensor:
     return shifted - torch.log(torch.sum(torch.exp(shifted), [dim], True))
 
 
-@decomposition("aten::_log_softmax(Tensor self, int dim, bool half_to_float) -> Tensor")
+@decomposition("aten::_log_softmax")
 def log_softmax_of_half(self: Tensor, dim: int, half_to_float: bool) -> Tensor:
     """log_softmax, of half as float32 with half_to_float"""
     x = self
@@ -39,9 +36,7 @@ def log_softmax_of_half(self: Tensor, dim: int, half_to_float: bool) -> Tensor:
     return shifted - torch.log(torch.sum(torch.exp(shifted), [dim], True))
 
 
-@decomposition(
-    "aten::_safe_softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor"
-)
+@decomposition("aten::_safe_softmax")
 def safe_softmax(self: Tensor, dim: int, dtype: torch.dtype | None) -> Tensor:
     """softmax; 0 along an axis that is all -inf"""
     hidden = torch.amax(self, [dim], True) == -math.inf

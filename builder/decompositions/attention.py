@@ -36,12 +36,7 @@ def softmax_or_zeros(scores: Tensor) -> Tensor:
     return torch.masked_fill(torch.softmax(scores, -1), empty, 0.0)
 
 
-@decomposition(
-    "aten::scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor?"
-    " attn_mask=None, float dropout_p=0., bool is_causal=False, *, float? scale=None, bool"
-    " enable_gqa=False) -> Tensor",
-    when=without_dropout,
-)
+@decomposition("aten::scaled_dot_product_attention", when=without_dropout)
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,
@@ -114,12 +109,7 @@ def merged(weights: Tensor, v: Tensor) -> Tensor:
     return x.reshape([x.size(0), x.size(1), -1])
 
 
-@decomposition(
-    "aten::_native_multi_head_attention(Tensor query, Tensor key, Tensor value, int embed_dim, int"
-    " num_head, Tensor qkv_weight, Tensor qkv_bias, Tensor proj_weight, Tensor proj_bias, Tensor?"
-    " mask=None, bool need_weights=True, bool average_attn_weights=True, int? mask_type=None) ->"
-    " (Tensor, Tensor)"
-)
+@decomposition("aten::_native_multi_head_attention")
 def native_multi_head_attention(
     query: Tensor,
     key: Tensor,
@@ -174,13 +164,7 @@ def mlp(
     return x
 
 
-@decomposition(
-    "aten::_transformer_encoder_layer_fwd(Tensor src, int embed_dim, int num_heads, Tensor"
-    " qkv_weight, Tensor qkv_bias, Tensor proj_weight, Tensor proj_bias, bool use_gelu, bool"
-    " norm_first, float eps, Tensor norm_weight_1, Tensor norm_bias_1, Tensor norm_weight_2, Tensor"
-    " norm_bias_2, Tensor ffn_weight_1, Tensor ffn_bias_1, Tensor ffn_weight_2, Tensor ffn_bias_2,"
-    " Tensor? mask=None, int? mask_type=None) -> Tensor"
-)
+@decomposition("aten::_transformer_encoder_layer_fwd")
 def transformer_encoder_layer(
     src: Tensor,
     embed_dim: int,

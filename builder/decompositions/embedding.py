@@ -38,12 +38,7 @@ def largest(rows: Tensor, inside: Tensor, sizes: Tensor) -> Tensor:
     return torch.where((sizes == 0).unsqueeze(1), torch.zeros_like(bags), bags)
 
 
-@decomposition(
-    "aten::_embedding_bag(Tensor weight, Tensor indices, Tensor offsets, bool"
-    " scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None,"
-    " bool include_last_offset=False, int padding_idx=-1) -> (Tensor, Tensor, Tensor, Tensor)",
-    note=NOTE,
-)
+@decomposition("aten::_embedding_bag", note=NOTE)
 def raw_embedding_bag(
     weight: Tensor,
     indices: Tensor,
@@ -73,12 +68,7 @@ def raw_embedding_bag(
     return bags, bag_of_index, sizes, torch.zeros([0], dtype=torch.long)
 
 
-@decomposition(
-    "aten::embedding_bag(Tensor weight, Tensor indices, Tensor offsets, bool"
-    " scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None,"
-    " bool include_last_offset=False) -> (Tensor, Tensor, Tensor, Tensor)",
-    note=NOTE,
-)
+@decomposition("aten::embedding_bag", note=NOTE)
 def embedding_bag(
     weight: Tensor,
     indices: Tensor,
@@ -103,12 +93,7 @@ def embedding_bag(
     )
 
 
-@decomposition(
-    "aten::embedding_bag.padding_idx(Tensor weight, Tensor indices, Tensor offsets, bool"
-    " scale_grad_by_freq, int mode, bool sparse, Tensor? per_sample_weights, bool"
-    " include_last_offset, int? padding_idx) -> (Tensor, Tensor, Tensor, Tensor)",
-    note=NOTE,
-)
+@decomposition("aten::embedding_bag.padding_idx", note=NOTE)
 def embedding_bag_with_padding(
     weight: Tensor,
     indices: Tensor,

@@ -10,9 +10,7 @@ from torch import Tensor
 from builder.decompositions.registry import Number, decomposition
 
 
-@decomposition(
-    "aten::addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"
-)
+@decomposition("aten::addmm")
 def addmm(
     self: Tensor, mat1: Tensor, mat2: Tensor, beta: Number, alpha: Number
 ) -> Tensor:
@@ -29,30 +27,25 @@ def addmm(
     return result
 
 
-@decomposition(
-    "aten::matrix_H(Tensor(a) self) -> Tensor(a)",
-    "aten::matrix_H.a(Tensor(a) self) -> Tensor(a)",
-)
+@decomposition("aten::matrix_H", "aten::matrix_H.a")
 def matrix_h(self: Tensor) -> Tensor:
     """the last two axes exchanged"""
     return torch.transpose(self, -2, -1)
 
 
-@decomposition("aten::trace(Tensor self) -> Tensor")
+@decomposition("aten::trace")
 def trace(self: Tensor) -> Tensor:
     """the sum of the diagonal"""
     return torch.sum(torch.diagonal(self))
 
 
-@decomposition("aten::diagflat(Tensor self, int offset=0) -> Tensor")
+@decomposition("aten::diagflat")
 def diagflat(self: Tensor, offset: int) -> Tensor:
     """a matrix whose diagonal is the flattened tensor"""
     return torch.diag_embed(self.reshape([-1]), offset)
 
 
-@decomposition(
-    "aten::linalg_diagonal(Tensor(a) A, *, int offset=0, int dim1=-2, int dim2=-1) -> Tensor(a)"
-)
+@decomposition("aten::linalg_diagonal")
 def linalg_diagonal(A: Tensor, offset: int, dim1: int, dim2: int) -> Tensor:
     """diagonal"""
     return torch.diagonal(A, offset, dim1, dim2)
@@ -63,11 +56,7 @@ def not_inverted(arguments: SimpleNamespace) -> str | None:
     return "TensorRT has no layer that inverts a matrix" if arguments.n < 0 else None
 
 
-@decomposition(
-    "aten::matrix_power(Tensor self, int n) -> Tensor",
-    "aten::linalg_matrix_power(Tensor self, int n) -> Tensor",
-    when=not_inverted,
-)
+@decomposition("aten::matrix_power", "aten::linalg_matrix_power", when=not_inverted)
 def matrix_power(self: Tensor, n: int) -> Tensor:
     """the matrix multiplied by itself n times, by repeated squaring"""
     result = torch.eye(self.size(-1), dtype=self.dtype)

@@ -17,22 +17,20 @@ def reduced(loss: Tensor, reduction: int) -> Tensor:
     return loss
 
 
-@decomposition("aten::mse_loss(Tensor self, Tensor target, int reduction=1) -> Tensor")
+@decomposition("aten::mse_loss")
 def mse_loss(self: Tensor, target: Tensor, reduction: int) -> Tensor:
     """(self - target)^2"""
     difference = self - target
     return reduced(difference * difference, reduction)
 
 
-@decomposition("aten::l1_loss(Tensor self, Tensor target, int reduction=1) -> Tensor")
+@decomposition("aten::l1_loss")
 def l1_loss(self: Tensor, target: Tensor, reduction: int) -> Tensor:
     """|self - target|"""
     return reduced(torch.abs(self - target), reduction)
 
 
-@decomposition(
-    "aten::smooth_l1_loss(Tensor self, Tensor target, int reduction=1, float beta=1.) -> Tensor"
-)
+@decomposition("aten::smooth_l1_loss")
 def smooth_l1_loss(self: Tensor, target: Tensor, reduction: int, beta: float) -> Tensor:
     """d^2 / (2 beta) where d = |self - target| < beta, else d - beta / 2"""
     d = torch.abs(self - target)
@@ -43,9 +41,7 @@ def smooth_l1_loss(self: Tensor, target: Tensor, reduction: int, beta: float) ->
     return reduced(loss, reduction)
 
 
-@decomposition(
-    "aten::huber_loss(Tensor self, Tensor target, int reduction=1, float delta=1.) -> Tensor"
-)
+@decomposition("aten::huber_loss")
 def huber_loss(self: Tensor, target: Tensor, reduction: int, delta: float) -> Tensor:
     """d^2 / 2 where d = |self - target| <= delta, else delta (d - delta / 2)"""
     d = torch.abs(self - target)
@@ -54,17 +50,13 @@ def huber_loss(self: Tensor, target: Tensor, reduction: int, delta: float) -> Te
     )
 
 
-@decomposition(
-    "aten::soft_margin_loss(Tensor self, Tensor target, int reduction=1) -> Tensor"
-)
+@decomposition("aten::soft_margin_loss")
 def soft_margin_loss(self: Tensor, target: Tensor, reduction: int) -> Tensor:
     """log(1 + exp(-target self))"""
     return reduced(torch.log1p(torch.exp(-target * self)), reduction)
 
 
-@decomposition(
-    "aten::kl_div(Tensor self, Tensor target, int reduction=1, *, bool log_target=False) -> Tensor"
-)
+@decomposition("aten::kl_div")
 def kl_div(self: Tensor, target: Tensor, reduction: int, log_target: bool) -> Tensor:
     """target (log target - self), 0 where target is 0"""
     if log_target:
@@ -74,10 +66,7 @@ def kl_div(self: Tensor, target: Tensor, reduction: int, log_target: bool) -> Te
     return reduced(loss, reduction)
 
 
-@decomposition(
-    "aten::binary_cross_entropy(Tensor self, Tensor target, Tensor? weight=None, int reduction=1)"
-    " -> Tensor"
-)
+@decomposition("aten::binary_cross_entropy")
 def binary_cross_entropy(
     self: Tensor, target: Tensor, weight: Tensor | None, reduction: int
 ) -> Tensor:
@@ -90,10 +79,7 @@ def binary_cross_entropy(
     return reduced(loss, reduction)
 
 
-@decomposition(
-    "aten::binary_cross_entropy_with_logits(Tensor self, Tensor target, Tensor? weight=None,"
-    " Tensor? pos_weight=None, int reduction=1) -> Tensor"
-)
+@decomposition("aten::binary_cross_entropy_with_logits")
 def binary_cross_entropy_with_logits(
     self: Tensor,
     target: Tensor,
@@ -113,10 +99,7 @@ def binary_cross_entropy_with_logits(
     return reduced(loss, reduction)
 
 
-@decomposition(
-    "aten::hinge_embedding_loss(Tensor self, Tensor target, float margin=1., int reduction=1) ->"
-    " Tensor"
-)
+@decomposition("aten::hinge_embedding_loss")
 def hinge_embedding_loss(
     self: Tensor, target: Tensor, margin: float, reduction: int
 ) -> Tensor:
@@ -126,10 +109,7 @@ def hinge_embedding_loss(
     return reduced(near + torch.where(target != -1, self, zero), reduction)
 
 
-@decomposition(
-    "aten::margin_ranking_loss(Tensor input1, Tensor input2, Tensor target, float margin=0., int"
-    " reduction=1) -> Tensor"
-)
+@decomposition("aten::margin_ranking_loss")
 def margin_ranking_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float, reduction: int
 ) -> Tensor:
@@ -139,10 +119,7 @@ def margin_ranking_loss(
     )
 
 
-@decomposition(
-    "aten::cosine_embedding_loss(Tensor input1, Tensor input2, Tensor target, float margin=0., int"
-    " reduction=1) -> Tensor"
-)
+@decomposition("aten::cosine_embedding_loss")
 def cosine_embedding_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float, reduction: int
 ) -> Tensor:
@@ -158,10 +135,7 @@ def cosine_embedding_loss(
     return reduced(loss, reduction)
 
 
-@decomposition(
-    "aten::triplet_margin_loss(Tensor anchor, Tensor positive, Tensor negative, float margin=1.,"
-    " float p=2., float eps=9.9999999999999995e-07, bool swap=False, int reduction=1) -> Tensor"
-)
+@decomposition("aten::triplet_margin_loss")
 def triplet_margin_loss(
     anchor: Tensor,
     positive: Tensor,
@@ -180,10 +154,7 @@ def triplet_margin_loss(
     return reduced(torch.clamp_min(margin + near - far, 0.0), reduction)
 
 
-@decomposition(
-    "aten::poisson_nll_loss(Tensor input, Tensor target, bool log_input, bool full, float eps, int"
-    " reduction) -> Tensor"
-)
+@decomposition("aten::poisson_nll_loss")
 def poisson_nll_loss(
     input: Tensor,
     target: Tensor,
@@ -204,10 +175,7 @@ def poisson_nll_loss(
     return reduced(loss, reduction)
 
 
-@decomposition(
-    "aten::multi_margin_loss(Tensor self, Tensor target, Scalar p=1, Scalar margin=1, Tensor?"
-    " weight=None, int reduction=1) -> Tensor"
-)
+@decomposition("aten::multi_margin_loss")
 def multi_margin_loss(
     self: Tensor,
     target: Tensor,
@@ -254,14 +222,7 @@ def weighted(loss: Tensor, factor: Tensor, reduction: int) -> Tensor:
     return loss
 
 
-@decomposition(
-    "aten::nll_loss(Tensor self, Tensor target, Tensor? weight=None, int reduction=1, SymInt"
-    " ignore_index=-100) -> Tensor",
-    "aten::nll_loss_nd(Tensor self, Tensor target, Tensor? weight=None, int reduction=1, SymInt"
-    " ignore_index=-100) -> Tensor",
-    "aten::nll_loss2d(Tensor self, Tensor target, Tensor? weight=None, int reduction=1, SymInt"
-    " ignore_index=-100) -> Tensor",
-)
+@decomposition("aten::nll_loss", "aten::nll_loss_nd", "aten::nll_loss2d")
 def nll_loss(
     self: Tensor,
     target: Tensor,
@@ -328,10 +289,7 @@ def entropy_spread_over_classes(
     return weighted(spread, factor, reduction)
 
 
-@decomposition(
-    "aten::cross_entropy_loss(Tensor self, Tensor target, Tensor? weight=None, int reduction=1,"
-    " SymInt ignore_index=-100, float label_smoothing=0.) -> Tensor"
-)
+@decomposition("aten::cross_entropy_loss")
 def cross_entropy_loss(
     self: Tensor,
     target: Tensor,

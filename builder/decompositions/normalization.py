@@ -8,10 +8,7 @@ from torch import Tensor
 from builder.decompositions.registry import decomposition
 
 
-@decomposition(
-    "aten::native_group_norm(Tensor input, Tensor? weight, Tensor? bias, SymInt N, SymInt C, SymInt"
-    " HxW, int group, float eps) -> (Tensor, Tensor, Tensor)"
-)
+@decomposition("aten::native_group_norm")
 def native_group_norm(
     input: Tensor,
     weight: Tensor | None,

@@ -8,81 +8,69 @@ from torch import Tensor
 from builder.decompositions.registry import Number, decomposition
 
 
-@decomposition("aten::rsqrt(Tensor self) -> Tensor")
+@decomposition("aten::rsqrt")
 def rsqrt(self: Tensor) -> Tensor:
     """1 / sqrt(x)"""
     return torch.reciprocal(torch.sqrt(self))
 
 
-@decomposition("aten::floor_divide(Tensor self, Tensor other) -> Tensor")
+@decomposition("aten::floor_divide")
 def floor_divide(self: Tensor, other: Tensor) -> Tensor:
     """floor(self / other), of negative integers too"""
     return torch.div(self, other, rounding_mode="floor")
 
 
-@decomposition("aten::floor_divide.Scalar(Tensor self, Scalar other) -> Tensor")
+@decomposition("aten::floor_divide.Scalar")
 def floor_divide_by_number(self: Tensor, other: Number) -> Tensor:
     """floor(self / other), of negative integers too"""
     return torch.div(self, other, rounding_mode="floor")
 
 
-@decomposition(
-    "aten::true_divide.Tensor(Tensor self, Tensor other) -> Tensor",
-    "aten::divide.Tensor(Tensor self, Tensor other) -> Tensor",
-)
+@decomposition("aten::true_divide.Tensor", "aten::divide.Tensor")
 def divide(self: Tensor, other: Tensor) -> Tensor:
     """div"""
     return torch.div(self, other)
 
 
-@decomposition(
-    "aten::true_divide.Scalar(Tensor self, Scalar other) -> Tensor",
-    "aten::divide.Scalar(Tensor self, Scalar other) -> Tensor",
-)
+@decomposition("aten::true_divide.Scalar", "aten::divide.Scalar")
 def divide_by_number(self: Tensor, other: Number) -> Tensor:
     """div"""
     return torch.div(self, other)
 
 
-@decomposition("aten::multiply.Tensor(Tensor self, Tensor other) -> Tensor")
+@decomposition("aten::multiply.Tensor")
 def multiply(self: Tensor, other: Tensor) -> Tensor:
     """mul"""
     return torch.mul(self, other)
 
 
-@decomposition("aten::multiply.Scalar(Tensor self, Scalar other) -> Tensor")
+@decomposition("aten::multiply.Scalar")
 def multiply_by_number(self: Tensor, other: Number) -> Tensor:
     """mul"""
     return torch.mul(self, other)
 
 
-@decomposition("aten::type_as(Tensor self, Tensor other) -> Tensor")
+@decomposition("aten::type_as")
 def type_as(self: Tensor, other: Tensor) -> Tensor:
     """self.to(other.dtype)"""
     return self.to(other.dtype)
 
 
 @decomposition(
-    "aten::resolve_conj(Tensor(a) self) -> Tensor(a)",
-    "aten::resolve_neg(Tensor(a) self) -> Tensor(a)",
-    "aten::real(Tensor(a) self) -> Tensor(a)",
-    "aten::conj_physical(Tensor self) -> Tensor",
+    "aten::resolve_conj", "aten::resolve_neg", "aten::real", "aten::conj_physical"
 )
 def unchanged(self: Tensor) -> Tensor:
     """the tensor itself: no network has complex or lazily negated tensors"""
     return self
 
 
-@decomposition("aten::isreal(Tensor self) -> Tensor")
+@decomposition("aten::isreal")
 def isreal(self: Tensor) -> Tensor:
     """true everywhere"""
     return torch.ones_like(self, dtype=torch.bool)
 
 
-@decomposition(
-    "aten::isin.Tensor_Tensor(Tensor elements, Tensor test_elements, *, bool assume_unique=False,"
-    " bool invert=False) -> Tensor"
-)
+@decomposition("aten::isin.Tensor_Tensor")
 def isin(
     elements: Tensor, test_elements: Tensor, assume_unique: bool, invert: bool
 ) -> Tensor:
@@ -93,10 +81,7 @@ def isin(
     return is_member
 
 
-@decomposition(
-    "aten::isin.Tensor_Scalar(Tensor elements, Scalar test_element, *, bool assume_unique=False,"
-    " bool invert=False) -> Tensor"
-)
+@decomposition("aten::isin.Tensor_Scalar")
 def isin_number(
     elements: Tensor, test_element: Number, assume_unique: bool, invert: bool
 ) -> Tensor:
@@ -107,10 +92,7 @@ def isin_number(
     return is_member
 
 
-@decomposition(
-    "aten::isclose(Tensor self, Tensor other, float rtol=1.0000000000000001e-05, float atol=1e-08,"
-    " bool equal_nan=False) -> Tensor"
-)
+@decomposition("aten::isclose")
 def isclose(
     self: Tensor, other: Tensor, rtol: float, atol: float, equal_nan: bool
 ) -> Tensor:
@@ -130,7 +112,7 @@ def isclose(
     return torch.logical_or(close, torch.logical_and(torch.isfinite(difference), near))
 
 
-@decomposition("aten::hypot(Tensor self, Tensor other) -> Tensor")
+@decomposition("aten::hypot")
 def hypot(self: Tensor, other: Tensor) -> Tensor:
     """the root of self^2 + other^2, by the ratio of the smaller to the larger, which does not
     overflow
@@ -149,7 +131,7 @@ def hypot(self: Tensor, other: Tensor) -> Tensor:
     return torch.where(torch.isinf(self), a, root)
 
 
-@decomposition("aten::signbit(Tensor self) -> Tensor")
+@decomposition("aten::signbit")
 def signbit(self: Tensor) -> Tensor:
     """whether the sign is negative, of -0 too (of NaN: no)"""
     if torch.is_floating_point(self):
@@ -158,7 +140,7 @@ def signbit(self: Tensor) -> Tensor:
     return self < 0
 
 
-@decomposition("aten::copysign.Tensor(Tensor self, Tensor other) -> Tensor")
+@decomposition("aten::copysign.Tensor")
 def copysign(self: Tensor, other: Tensor) -> Tensor:
     """|self| with the sign of other"""
     dtype = ((self + other) * 1.0).dtype
@@ -167,19 +149,19 @@ def copysign(self: Tensor, other: Tensor) -> Tensor:
     return torch.where(negative, -size, size)
 
 
-@decomposition("aten::copysign.Scalar(Tensor self, Scalar other) -> Tensor")
+@decomposition("aten::copysign.Scalar")
 def copysign_of_number(self: Tensor, other: Number) -> Tensor:
     """|self| with the sign of a number"""
     return torch.copysign(self, torch.full([], float(other)))
 
 
-@decomposition("aten::heaviside(Tensor self, Tensor values) -> Tensor")
+@decomposition("aten::heaviside")
 def heaviside(self: Tensor, values: Tensor) -> Tensor:
     """0 below 0, 1 above, `values` at 0"""
     return torch.where(self == 0, values, (self > 0).to(self.dtype))
 
 
-@decomposition("aten::ldexp.Tensor(Tensor self, Tensor other) -> Tensor")
+@decomposition("aten::ldexp.Tensor")
 def ldexp(self: Tensor, other: Tensor) -> Tensor:
     """self 2^other, in the dtype of self if the exponents are integers"""
     result = self * torch.pow(2.0, other)
@@ -188,7 +170,7 @@ def ldexp(self: Tensor, other: Tensor) -> Tensor:
     return result
 
 
-@decomposition("aten::angle(Tensor self) -> Tensor")
+@decomposition("aten::angle")
 def angle(self: Tensor) -> Tensor:
     """pi below 0, else 0; NaN stays"""
     x = self * 1.0

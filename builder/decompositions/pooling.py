@@ -20,18 +20,13 @@ def unpooled(self: Tensor, indices: Tensor, output_size: list[int]) -> Tensor:
     return flat.reshape(batch + output_size)
 
 
-@decomposition(
-    "aten::max_unpool2d(Tensor self, Tensor indices, SymInt[2] output_size) -> Tensor"
-)
+@decomposition("aten::max_unpool2d")
 def max_unpool2d(self: Tensor, indices: Tensor, output_size: list[int]) -> Tensor:
     """values put back where pooling found them, zeros elsewhere"""
     return unpooled(self, indices, output_size)
 
 
-@decomposition(
-    "aten::max_unpool3d(Tensor self, Tensor indices, SymInt[3] output_size, int[3] stride, int[3]"
-    " padding) -> Tensor"
-)
+@decomposition("aten::max_unpool3d")
 def max_unpool3d(
     self: Tensor,
     indices: Tensor,

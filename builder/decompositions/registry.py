@@ -24,6 +24,29 @@ While lowering, an argument that is not a constant is the graph's value.
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+def key_of(schema: str) -> str:
+    """`aten::add.Tensor` of a schema's text, or of itself."""
+    return schema.partition("(")[0]
+
+
+ABSENT: set[str] = set()
+"""The keys whose operators this version of torch lacks."""
+
+
+def operator_schema(schema: str) -> torch._C.FunctionSchema | None:
+    """The schema of a text, or torch's schema of a key such as `aten::add.Tensor`; None if this
+    torch lacks the operator.
+    """
+    if "(" in schema:
+        return torch._C.parse_schema(schema)
+    operator, _, overload = schema.partition(".")
+    try:
+        return torch._C._get_schema(operator, overload)
+    except RuntimeError:
+        ABSENT.add(schema)
+        return None
+
+
 def _location(function: Callable[..., Any]) -> str:
     """`clip (/models/plugin.py:12)`."""
     code = getattr(function, "__code__", None)
@@ -33,9 +56,9 @@ def _location(function: Callable[..., Any]) -> str:
 
 @dataclass(frozen=True)
 class Decomposition:
-    """A schema, and the function that computes the same with operators that have converters.
+    """An operator, and the function that computes the same with operators that have converters.
 
-    `note` is printed in docs/operators.md.
+    `schema` is its key or the text of its schema. `note` is printed in docs/operators.md.
     """
 
     schema: str
@@ -54,7 +77,7 @@ class Decomposition:
     @property
     def key(self) -> str:
         """The operator with its overload: `aten::log_softmax.int`."""
-        return self.schema.partition("(")[0]
+        return key_of(self.schema)
 
     @property
     def kind(self) -> str:
@@ -63,8 +86,10 @@ class Decomposition:
 
     @cached_property
     def parsed(self) -> torch._C.FunctionSchema:
-        """The schema as torch parses it."""
-        return torch._C.parse_schema(self.schema)
+        """The schema that torch has of it, or parses."""
+        parsed = operator_schema(self.schema)
+        assert parsed, f"torch has no operator {self.schema}"
+        return parsed
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -94,17 +119,18 @@ DECOMPOSITIONS: dict[str, Decomposition] = {}
 
 
 def decomposition(
-    *schemas: str, when: Condition | None = None, note: str = ""
+    *keys: str, when: Condition | None = None, note: str = ""
 ) -> Callable[[Function], Function]:
-    """Register a function as the definition of operators.
+    """Register a function as the definition of operators; those that this torch lacks are
+    ignored.
 
     Its parameters have the names of the schema's arguments. Raises ValueError where they do not,
     and where an operator has a definition already.
     """
 
     def register(function: Function) -> Function:
-        for schema in schemas:
-            entry = Decomposition(schema, function, when, note)
+        for key in filter(operator_schema, keys):
+            entry = Decomposition(key, function, when, note)
             if entry.key in DECOMPOSITIONS:
                 raise ValueError(f"{entry.key} has two decompositions")
             DECOMPOSITIONS[entry.key] = entry

@@ -8,31 +8,25 @@ from torch import Tensor
 from builder.decompositions.registry import decomposition
 
 
-@decomposition(
-    "aten::view(Tensor(a) self, SymInt[] size) -> Tensor(a)",
-    "aten::_unsafe_view(Tensor self, SymInt[] size) -> Tensor",
-)
+@decomposition("aten::view", "aten::_unsafe_view")
 def view(self: Tensor, size: list[int]) -> Tensor:
     """reshape: the same values in row-major order"""
     return torch.reshape(self, size)
 
 
-@decomposition(
-    "aten::view_as(Tensor(a) self, Tensor other) -> Tensor(a)",
-    "aten::reshape_as(Tensor(a) self, Tensor other) -> Tensor(a)",
-)
+@decomposition("aten::view_as", "aten::reshape_as")
 def view_as(self: Tensor, other: Tensor) -> Tensor:
     """self.reshape(other.size())"""
     return torch.reshape(self, other.size())
 
 
-@decomposition("aten::tile(Tensor self, SymInt[] dims) -> Tensor")
+@decomposition("aten::tile")
 def tile(self: Tensor, dims: list[int]) -> Tensor:
     """repeat, with ones in front where there are fewer numbers than axes"""
     return self.repeat([1] * max(self.dim() - len(dims), 0) + dims)
 
 
-@decomposition("aten::sum_to_size(Tensor self, SymInt[] size) -> Tensor")
+@decomposition("aten::sum_to_size")
 def sum_to_size(self: Tensor, size: list[int]) -> Tensor:
     """the sum over the axes that `size` lacks, or that have size 1 there"""
     x = self
@@ -47,9 +41,7 @@ def sum_to_size(self: Tensor, size: list[int]) -> Tensor:
     return x
 
 
-@decomposition(
-    "aten::select_scatter(Tensor self, Tensor src, int dim, SymInt index) -> Tensor"
-)
+@decomposition("aten::select_scatter")
 def select_scatter(self: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
     """self with self.select(dim, index) replaced by src"""
     # Selected, not concatenated: the lengths of the parts would change within a loop, and TensorRT
@@ -61,7 +53,7 @@ def select_scatter(self: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
     return torch.where(here, new, self.transpose(dim, -1)).transpose(dim, -1)
 
 
-@decomposition("aten::_shape_as_tensor(Tensor self) -> Tensor")
+@decomposition("aten::_shape_as_tensor")
 def shape_as_tensor(self: Tensor) -> Tensor:
     """the sizes as a tensor"""
     return torch.tensor(self.size(), dtype=torch.int64, device="cpu")

@@ -20,10 +20,7 @@ def zero_for_nan(self: Tensor) -> Tensor:
     return x
 
 
-@decomposition(
-    "aten::nansum(Tensor self, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) ->"
-    " Tensor"
-)
+@decomposition("aten::nansum")
 def nansum(
     self: Tensor, dim: list[int] | None, keepdim: bool, dtype: torch.dtype | None
 ) -> Tensor:
@@ -31,10 +28,7 @@ def nansum(
     return torch.sum(zero_for_nan(self), dim, keepdim, dtype=dtype)
 
 
-@decomposition(
-    "aten::nanmean(Tensor self, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) ->"
-    " Tensor"
-)
+@decomposition("aten::nanmean")
 def nanmean(
     self: Tensor, dim: list[int] | None, keepdim: bool, dtype: torch.dtype | None
 ) -> Tensor:
@@ -59,7 +53,7 @@ def areas_of_steps(y: Tensor, x: Tensor, dim: int) -> Tensor:
     return areas * (torch.narrow(at, dim, 1, n) - torch.narrow(at, dim, 0, n))
 
 
-@decomposition("aten::trapezoid.dx(Tensor y, *, Scalar dx=1, int dim=-1) -> Tensor")
+@decomposition("aten::trapezoid.dx")
 def trapezoid_of_equal_steps(y: Tensor, dx: Number, dim: int) -> Tensor:
     """the integral over equal steps: the sum without half of both ends, which does not wrap"""
     n = min(y.size(dim), 1)
@@ -67,44 +61,37 @@ def trapezoid_of_equal_steps(y: Tensor, dx: Number, dim: int) -> Tensor:
     return (torch.sum(y, [dim]) - torch.sum(ends, [dim]) * 0.5) * dx
 
 
-@decomposition("aten::trapezoid.x(Tensor y, Tensor x, *, int dim=-1) -> Tensor")
+@decomposition("aten::trapezoid.x")
 def trapezoid(y: Tensor, x: Tensor, dim: int) -> Tensor:
     """the integral over the steps of x, by trapezoids"""
     return torch.sum(areas_of_steps(y, x, dim), [dim]) / 2.0
 
 
-@decomposition(
-    "aten::cumulative_trapezoid.dx(Tensor y, *, Scalar dx=1, int dim=-1) -> Tensor"
-)
+@decomposition("aten::cumulative_trapezoid.dx")
 def cumulative_trapezoid_of_equal_steps(y: Tensor, dx: Number, dim: int) -> Tensor:
     """the integral up to each of equal steps, by trapezoids"""
     return torch.cumsum(areas_of_equal_steps(y, dim), dim) * (dx / 2.0)
 
 
-@decomposition(
-    "aten::cumulative_trapezoid.x(Tensor y, Tensor x, *, int dim=-1) -> Tensor"
-)
+@decomposition("aten::cumulative_trapezoid.x")
 def cumulative_trapezoid(y: Tensor, x: Tensor, dim: int) -> Tensor:
     """the integral up to each of the steps of x, by trapezoids"""
     return torch.cumsum(areas_of_steps(y, x, dim), dim) / 2.0
 
 
-@decomposition("aten::trapz.x(Tensor y, Tensor x, *, int dim=-1) -> Tensor")
+@decomposition("aten::trapz.x")
 def trapz(y: Tensor, x: Tensor, dim: int) -> Tensor:
     """trapezoid"""
     return torch.trapezoid(y, x, dim=dim)
 
 
-@decomposition("aten::trapz.dx(Tensor y, *, float dx=1., int dim=-1) -> Tensor")
+@decomposition("aten::trapz.dx")
 def trapz_of_equal_steps(y: Tensor, dx: float, dim: int) -> Tensor:
     """trapezoid"""
     return torch.trapezoid(y, dx=dx, dim=dim)
 
 
-@decomposition(
-    "aten::cov(Tensor self, *, int correction=1, Tensor? fweights=None, Tensor? aweights=None) ->"
-    " Tensor"
-)
+@decomposition("aten::cov")
 def cov(
     self: Tensor, correction: int, fweights: Tensor | None, aweights: Tensor | None
 ) -> Tensor:
@@ -130,7 +117,7 @@ def cov(
     return result
 
 
-@decomposition("aten::corrcoef(Tensor self) -> Tensor")
+@decomposition("aten::corrcoef")
 def corrcoef(self: Tensor) -> Tensor:
     """the covariances of the rows by their standard deviations, between -1 and 1"""
     c = torch.cov(self)
@@ -203,10 +190,7 @@ def nan_if_any(result: Tensor, x: Tensor, axis: int) -> Tensor:
     return result
 
 
-@decomposition(
-    "aten::quantile(Tensor self, Tensor q, int? dim=None, bool keepdim=False, *, str"
-    ' interpolation="linear") -> Tensor'
-)
+@decomposition("aten::quantile")
 def quantile(
     self: Tensor, q: Tensor, dim: int | None, keepdim: bool, interpolation: str
 ) -> Tensor:
@@ -222,10 +206,7 @@ def quantile(
     return arranged(result, self, q, axis, dim, keepdim)
 
 
-@decomposition(
-    "aten::quantile.scalar(Tensor self, float q, int? dim=None, bool keepdim=False, *, str"
-    ' interpolation="linear") -> Tensor'
-)
+@decomposition("aten::quantile.scalar")
 def quantile_at_number(
     self: Tensor, q: float, dim: int | None, keepdim: bool, interpolation: str
 ) -> Tensor:
@@ -234,10 +215,7 @@ def quantile_at_number(
     return quantile(self, number, dim, keepdim, interpolation)
 
 
-@decomposition(
-    "aten::nanquantile(Tensor self, Tensor q, int? dim=None, bool keepdim=False, *, str"
-    ' interpolation="linear") -> Tensor'
-)
+@decomposition("aten::nanquantile")
 def nanquantile(
     self: Tensor, q: Tensor, dim: int | None, keepdim: bool, interpolation: str
 ) -> Tensor:
@@ -256,10 +234,7 @@ def nanquantile(
     return arranged(result, self, q, axis, dim, keepdim)
 
 
-@decomposition(
-    "aten::nanquantile.scalar(Tensor self, float q, int? dim=None, bool keepdim=False, *, str"
-    ' interpolation="linear") -> Tensor'
-)
+@decomposition("aten::nanquantile.scalar")
 def nanquantile_at_number(
     self: Tensor, q: float, dim: int | None, keepdim: bool, interpolation: str
 ) -> Tensor:
@@ -281,10 +256,7 @@ def without_axis(
     return value, position
 
 
-@decomposition(
-    "aten::median.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)",
-    note=TIES,
-)
+@decomposition("aten::median.dim", note=TIES)
 def median_along(self: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
     """the lower of the middle values along an axis, or NaN if one is among them, and its index"""
     if self.dim() == 0:
@@ -306,17 +278,13 @@ def not_empty(call: SimpleNamespace) -> str | None:
     return None
 
 
-@decomposition("aten::median(Tensor self) -> Tensor", when=not_empty, note=TIES)
+@decomposition("aten::median", when=not_empty, note=TIES)
 def median(self: Tensor) -> Tensor:
     """the lower of the middle values, or NaN if one is among them"""
     return torch.median(self.reshape([-1]), 0)[0]
 
 
-@decomposition(
-    "aten::nanmedian.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor"
-    " indices)",
-    note=TIES,
-)
+@decomposition("aten::nanmedian.dim", note=TIES)
 def nanmedian_along(self: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
     """the median of the elements that are not NaN"""
     if self.dim() == 0:
@@ -336,16 +304,13 @@ def nanmedian_along(self: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tens
     return without_axis(value, position, dim, keepdim)
 
 
-@decomposition("aten::nanmedian(Tensor self) -> Tensor", when=not_empty, note=TIES)
+@decomposition("aten::nanmedian", when=not_empty, note=TIES)
 def nanmedian(self: Tensor) -> Tensor:
     """the median of the elements that are not NaN"""
     return torch.nanmedian(self.reshape([-1]), 0)[0]
 
 
-@decomposition(
-    "aten::mode(Tensor self, int dim=-1, bool keepdim=False) -> (Tensor values, Tensor indices)",
-    note=NO_NAN,
-)
+@decomposition("aten::mode", note=NO_NAN)
 def mode(self: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
     """the smallest of the most frequent values along an axis and its last index, by comparing all
     pairs

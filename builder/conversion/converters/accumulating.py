@@ -190,13 +190,10 @@ NAN_OF_EXTREMES = f"for amax and amin, {NAN_UNDEFINED}"
 _reducing = functools.partial(converter, when=_affordable, note=MEMORY)
 
 
+@_reducing("aten::scatter_add")
 @_reducing(
-    "aten::scatter_add(Tensor self, int dim, Tensor index, Tensor src) -> Tensor"
-)
-@_reducing(
-    "aten::scatter_reduce.two(Tensor self, int dim, Tensor index, Tensor src, str reduce, *, bool"
-    " include_self=True) -> Tensor",
-    "aten::scatter.reduce(Tensor self, int dim, Tensor index, Tensor src, *, str reduce) -> Tensor",
+    "aten::scatter_reduce.two",
+    "aten::scatter.reduce",
     note=f"{MEMORY}; {NAN_OF_EXTREMES}",
 )
 def scatter_reduce(
@@ -217,10 +214,7 @@ def scatter_reduce(
     return unranked(ctx, x, result)
 
 
-@_reducing(
-    "aten::scatter.value_reduce(Tensor self, int dim, Tensor index, Scalar value, *, str reduce) ->"
-    " Tensor"
-)
+@_reducing("aten::scatter.value_reduce")
 def scatter_value_reduce(
     ctx: ConversionContext,
     x: ITensor,
@@ -234,10 +228,7 @@ def scatter_value_reduce(
     return scatter_reduce(ctx, x, dim, index, src, reduce)
 
 
-@_reducing(
-    "aten::index_add(Tensor self, int dim, Tensor index, Tensor source, *, Scalar alpha=1) ->"
-    " Tensor"
-)
+@_reducing("aten::index_add")
 def index_add(
     ctx: ConversionContext,
     x: ITensor,
@@ -254,11 +245,7 @@ def index_add(
     return index_reduce(ctx, x, dim, index, ctx.tensor(scaled, ctx.dtype(x)), "sum")
 
 
-@_reducing(
-    "aten::index_reduce(Tensor self, int dim, Tensor index, Tensor source, str reduce, *, bool"
-    " include_self=True) -> Tensor",
-    note=f"{MEMORY}; {NAN_OF_EXTREMES}",
-)
+@_reducing("aten::index_reduce", note=f"{MEMORY}; {NAN_OF_EXTREMES}")
 def index_reduce(
     ctx: ConversionContext,
     x: ITensor,
@@ -276,9 +263,7 @@ def index_reduce(
     return unranked(ctx, x, result)
 
 
-@converter(
-    "aten::put(Tensor self, Tensor index, Tensor source, bool accumulate=False) -> Tensor"
-)
+@converter("aten::put")
 def put(
     ctx: ConversionContext, x: ITensor, index: Tensor, source: ITensor, accumulate: bool
 ) -> ITensor:

@@ -26,28 +26,28 @@ from builder.engine import ITensor
 
 
 @for_each(
-    ("tanh(Tensor self) -> Tensor", "TANH"),
-    ("sigmoid(Tensor self) -> Tensor", "SIGMOID"),
-    ("special_expit(Tensor self) -> Tensor", "SIGMOID"),
+    ("tanh", "TANH"),
+    ("sigmoid", "SIGMOID"),
+    ("special_expit", "SIGMOID"),
     (
-        "selu(Tensor self) -> Tensor",
+        "selu",
         "SELU",
         1.6732632423543772848170429916717,
         1.0507009873554804934193349852946,
     ),
-    ("hardsigmoid(Tensor self) -> Tensor", "HARD_SIGMOID", 1 / 6, 0.5),
+    ("hardsigmoid", "HARD_SIGMOID", 1 / 6, 0.5),
 )
 def _register(
-    schema: str, activation: str, alpha: float | None = None, beta: float | None = None
+    name: str, activation: str, alpha: float | None = None, beta: float | None = None
 ) -> None:
     note = NAN_UNDEFINED if activation == "HARD_SIGMOID" else ""
 
-    @converter(f"aten::{schema}", note=note)
+    @converter(f"aten::{name}", note=note)
     def plain(ctx: ConversionContext, x: ITensor) -> ITensor:
         return activate(ctx, floating(ctx, x), activation, alpha, beta)
 
 
-@converter("aten::relu(Tensor self) -> Tensor", note=NAN_UNDEFINED)
+@converter("aten::relu", note=NAN_UNDEFINED)
 def relu(ctx: ConversionContext, x: ITensor) -> ITensor:
     """max(x, 0); integers stay integers"""
     if ctx.dtype(x).is_floating_point:
@@ -55,16 +55,13 @@ def relu(ctx: ConversionContext, x: ITensor) -> ITensor:
     return combine(ctx, "MAX", x, 0)
 
 
-@converter("aten::relu6(Tensor self) -> Tensor", note=NAN_UNDEFINED)
+@converter("aten::relu6", note=NAN_UNDEFINED)
 def relu6(ctx: ConversionContext, x: ITensor) -> ITensor:
     """x within [0, 6]"""
     return clip(ctx, x, 0, 6)
 
 
-@converter(
-    "aten::hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor",
-    note=NAN_UNDEFINED,
-)
+@converter("aten::hardtanh", note=NAN_UNDEFINED)
 def clip(ctx: ConversionContext, x: ITensor, low: Any, high: Any, /) -> ITensor:
     """x within [low, high]: one CLIP; for integers and infinite limits, which it does not support,
     MAX and MIN. The upper limit wins over the lower.
@@ -77,15 +74,14 @@ def clip(ctx: ConversionContext, x: ITensor, low: Any, high: Any, /) -> ITensor:
     return combine(ctx, "MIN", combine(ctx, "MAX", x, low), high)
 
 
-@converter("aten::leaky_relu(Tensor self, Scalar negative_slope=0.01) -> Tensor")
+@converter("aten::leaky_relu")
 def leaky_relu(ctx: ConversionContext, x: ITensor, negative_slope: float) -> ITensor:
     """x where x > 0, else negative_slope * x"""
     return activate(ctx, x, "LEAKY_RELU", negative_slope)
 
 
 @converter(
-    "aten::rrelu(Tensor self, Scalar lower=0.125, Scalar upper=0.33333333333333331, bool"
-    " training=False, Generator? generator=None) -> Tensor",
+    "aten::rrelu",
     when=lambda ctx, a: "the slope is random while training" if a.training else None,
 )
 def rrelu(ctx: ConversionContext, x: ITensor, lower: float, upper: float) -> ITensor:
@@ -93,10 +89,7 @@ def rrelu(ctx: ConversionContext, x: ITensor, lower: float, upper: float) -> ITe
     return activate(ctx, x, "LEAKY_RELU", (lower + upper) / 2)
 
 
-@converter(
-    "aten::prelu(Tensor self, Tensor weight) -> Tensor",
-    "aten::_prelu_kernel(Tensor self, Tensor weight) -> Tensor",
-)
+@converter("aten::prelu", "aten::_prelu_kernel")
 def prelu(ctx: ConversionContext, x: ITensor, weight: Tensor) -> ITensor:
     """x where x > 0, else weight * x; one weight, or one for each channel (the second axis)"""
     if isinstance(weight, torch.Tensor) and weight.numel() == 1:
@@ -116,9 +109,7 @@ def prelu(ctx: ConversionContext, x: ITensor, weight: Tensor) -> ITensor:
     return ctx.squeeze(result, [0])
 
 
-@converter(
-    "aten::elu(Tensor self, Scalar alpha=1, Scalar scale=1, Scalar input_scale=1) -> Tensor"
-)
+@converter("aten::elu")
 def elu(
     ctx: ConversionContext, x: ITensor, alpha: float, scale: float, input_scale: float
 ) -> ITensor:
@@ -135,7 +126,7 @@ def elu(
     return combine(ctx, "PROD", result, scale)
 
 
-@converter("aten::celu(Tensor self, Scalar alpha=1.) -> Tensor")
+@converter("aten::celu")
 def celu(ctx: ConversionContext, x: ITensor, alpha: float) -> ITensor:
     """x where x > 0, else alpha (exp(x / alpha) - 1)"""
     if alpha == 1:
@@ -144,7 +135,7 @@ def celu(ctx: ConversionContext, x: ITensor, alpha: float) -> ITensor:
     return choose(ctx, comparison(ctx, "le", x, 0.0), below, x)
 
 
-@converter("aten::gelu(Tensor self, *, str approximate='none') -> Tensor")
+@converter("aten::gelu")
 def gelu(ctx: ConversionContext, x: ITensor, approximate: str) -> Any:
     """x Phi(x), with erf exactly or by its tanh approximation"""
     name = "GELU_TANH" if approximate == "tanh" else "GELU_ERF"
@@ -183,7 +174,7 @@ _COMPOSED_GELU: dict[str, Callable[[ConversionContext, Any], Any]] = {
 }
 
 
-@converter("aten::softplus(Tensor self, Scalar beta=1, Scalar threshold=20) -> Tensor")
+@converter("aten::softplus")
 def softplus(
     ctx: ConversionContext, x: ITensor, beta: float, threshold: float
 ) -> ITensor:
@@ -195,38 +186,38 @@ def softplus(
     return choose(ctx, comparison(ctx, "gt", scaled, float(threshold)), x, soft)
 
 
-@converter("aten::mish(Tensor self) -> Tensor")
+@converter("aten::mish")
 def mish(ctx: ConversionContext, x: ITensor) -> ITensor:
     """x tanh(softplus(x))"""
     return combine(ctx, "PROD", x, activate(ctx, softplus(ctx, x, 1.0, 20.0), "TANH"))
 
 
-@converter("aten::log_sigmoid(Tensor self) -> Tensor")
+@converter("aten::log_sigmoid")
 def log_sigmoid(ctx: ConversionContext, x: ITensor) -> ITensor:
     """min(x, 0) - log(1 + exp(-|x|)), which neither overflows nor takes the logarithm of 0"""
     soft = activate(ctx, ctx.unary("NEG", ctx.unary("ABS", x)), "SOFTPLUS", 1.0, 1.0)
     return combine(ctx, "SUB", combine(ctx, "MIN", x, 0.0), soft)
 
 
-@converter("aten::hardswish(Tensor self) -> Tensor")
+@converter("aten::hardswish")
 def hardswish(ctx: ConversionContext, x: ITensor) -> ITensor:
     """x within(0, x / 6 + 1/2, 1)"""
     return combine(ctx, "PROD", x, activate(ctx, x, "HARD_SIGMOID", 1 / 6, 0.5))
 
 
-@converter("aten::hardshrink(Tensor self, Scalar lambd=0.5) -> Tensor")
+@converter("aten::hardshrink")
 def hardshrink(ctx: ConversionContext, x: ITensor, lambd: float) -> ITensor:
     """0 where |x| <= lambd, else x"""
     return choose(ctx, comparison(ctx, "le", ctx.unary("ABS", x), float(lambd)), 0.0, x)
 
 
-@converter("aten::softshrink(Tensor self, Scalar lambd=0.5) -> Tensor")
+@converter("aten::softshrink")
 def softshrink(ctx: ConversionContext, x: ITensor, lambd: float) -> ITensor:
     """x - lambd where x > lambd, x + lambd where x < -lambd, else 0"""
     return combine(ctx, "SUB", x, clip(ctx, x, -lambd, lambd))
 
 
-@converter("aten::threshold(Tensor self, Scalar threshold, Scalar value) -> Tensor")
+@converter("aten::threshold")
 def threshold(
     ctx: ConversionContext, x: ITensor, threshold: float, value: float
 ) -> ITensor:
@@ -246,7 +237,7 @@ def _even_axis(ctx: ConversionContext, arguments: SimpleNamespace) -> str | None
     return None
 
 
-@converter("aten::glu(Tensor self, int dim=-1) -> Tensor", when=_even_axis)
+@converter("aten::glu", when=_even_axis)
 def glu(ctx: ConversionContext, x: ITensor, dim: int) -> ITensor:
     """a * sigmoid(b) for the halves a and b of dim"""
     axis = ctx.axis(x, dim)
@@ -259,16 +250,13 @@ def glu(ctx: ConversionContext, x: ITensor, dim: int) -> ITensor:
     return combine(ctx, "PROD", first, activate(ctx, second, "SIGMOID"))
 
 
-@converter(
-    "aten::softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor",
-    "aten::special_softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor",
-)
+@converter("aten::softmax.int", "aten::special_softmax")
 def softmax(ctx: ConversionContext, x: ITensor, dim: int, dtype: int | None) -> ITensor:
     """exp(x) / sum(exp(x)) along an axis"""
     return softmax_layer(ctx, in_dtype(ctx, x, dtype), dim)
 
 
-@converter("aten::_softmax(Tensor self, int dim, bool half_to_float) -> Tensor")
+@converter("aten::_softmax")
 def half_softmax(
     ctx: ConversionContext, x: ITensor, dim: int, half_to_float: bool
 ) -> Any:

@@ -31,17 +31,17 @@ from builder.graph_types import Node
 
 NAN_SPREADS = "NaN or an infinity reaches all parts of unequal length"
 ADAPTIVE_AVERAGE = {
-    "adaptive_avg_pool1d(Tensor self, int[1] output_size) -> Tensor": 1,
-    "adaptive_avg_pool2d(Tensor self, SymInt[2] output_size) -> Tensor": 2,
-    "adaptive_avg_pool3d(Tensor self, SymInt[3] output_size) -> Tensor": 3,
-    "_adaptive_avg_pool2d(Tensor self, SymInt[2] output_size) -> Tensor": 2,
-    "_adaptive_avg_pool3d(Tensor self, SymInt[3] output_size) -> Tensor": 3,
+    "adaptive_avg_pool1d": 1,
+    "adaptive_avg_pool2d": 2,
+    "adaptive_avg_pool3d": 3,
+    "_adaptive_avg_pool2d": 2,
+    "_adaptive_avg_pool3d": 3,
 }
 
 
 @for_each(*ADAPTIVE_AVERAGE.items())
-def _register_adaptive_average(schema: str, axes: int) -> None:
-    @converter(f"aten::{schema}", when=floats, note=NAN_SPREADS)
+def _register_adaptive_average(name: str, axes: int) -> None:
+    @converter(f"aten::{name}", when=floats, note=NAN_SPREADS)
     def adaptive_average(
         ctx: ConversionContext, x: ITensor, output_size: Size | list[Size]
     ) -> ITensor:
@@ -51,10 +51,7 @@ def _register_adaptive_average(schema: str, axes: int) -> None:
 
 @for_each(1, 2, 3)
 def _register_adaptive_maximum(axes: int) -> None:
-    @converter(
-        f"aten::adaptive_max_pool{axes}d(Tensor self, int[{axes}] output_size) -> (Tensor, Tensor)",
-        note=NAN_UNDEFINED,
-    )
+    @converter(f"aten::adaptive_max_pool{axes}d", note=NAN_UNDEFINED)
     def adaptive_maximum(
         ctx: ConversionContext, node: Node, x: ITensor, output_size: Size | list[Size]
     ) -> Any:

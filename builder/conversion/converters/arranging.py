@@ -20,7 +20,7 @@ from builder.engine import ITensor
 from builder.graph_types import Node
 
 
-@converter("aten::repeat(Tensor self, SymInt[] repeats) -> Tensor")
+@converter("aten::repeat")
 def repeat(ctx: ConversionContext, x: ITensor, repeats: list[Size]) -> ITensor:
     """The tensor repeated `repeats` times along each axis: one slice that wraps around."""
     x = ctx.at_rank(x, len(repeats))
@@ -31,11 +31,7 @@ def repeat(ctx: ConversionContext, x: ITensor, repeats: list[Size]) -> ITensor:
     return ctx.slice(x, [0] * len(lengths), sizes, mode="WRAP")
 
 
-@converter(
-    "aten::repeat_interleave.self_int("
-    "Tensor self, SymInt repeats, int? dim=None, *, SymInt? output_size=None) -> Tensor",
-    dynamic=("output_size",),
-)
+@converter("aten::repeat_interleave.self_int", dynamic=("output_size",))
 def repeat_interleave(
     ctx: ConversionContext, x: ITensor, repeats: Size, dim: int | None
 ) -> ITensor:
@@ -59,11 +55,7 @@ def _interleaved_axis(
     return x, ctx.axis(x, dim)
 
 
-@converter(
-    "aten::repeat_interleave.self_Tensor("
-    "Tensor self, Tensor repeats, int? dim=None, *, SymInt? output_size=None) -> Tensor",
-    dynamic=("output_size",),
-)
+@converter("aten::repeat_interleave.self_Tensor", dynamic=("output_size",))
 def repeat_interleave_each(
     ctx: ConversionContext, x: ITensor, repeats: Tensor, dim: int | None
 ) -> Any:
@@ -97,19 +89,17 @@ def flipped(ctx: ConversionContext, x: ITensor, axes: Sequence[int]) -> ITensor:
     return ctx.slice(x, starts, sizes, strides)
 
 
-@converter("aten::flip(Tensor self, int[] dims) -> Tensor")
+@converter("aten::flip")
 def flip(ctx: ConversionContext, x: ITensor, dims: list[int]) -> ITensor:
     """Reverse the order of elements along the axes"""
     return flipped(ctx, x, ctx.axes(x, dims) if dims and ctx.rank(x) else [])
 
 
 for _name, _axis in (("fliplr", 1), ("flipud", 0)):
-    converter(f"aten::{_name}(Tensor self) -> Tensor")(
-        lambda ctx, x, axis=_axis: flipped(ctx, x, [axis])
-    )
+    converter(f"aten::{_name}")(lambda ctx, x, axis=_axis: flipped(ctx, x, [axis]))
 
 
-@converter("aten::roll(Tensor self, SymInt[1] shifts, int[1] dims=[]) -> Tensor")
+@converter("aten::roll")
 def roll(
     ctx: ConversionContext, node: Node, x: ITensor, shifts: list[Size], dims: list[int]
 ) -> ITensor:
@@ -148,7 +138,7 @@ def _rolled(ctx: ConversionContext, x: ITensor, starts: list[Size]) -> ITensor:
     return x
 
 
-@converter("aten::rot90(Tensor self, int k=1, int[] dims=[0, 1]) -> Tensor")
+@converter("aten::rot90")
 def rot90(ctx: ConversionContext, x: ITensor, k: int, dims: list[int]) -> ITensor:
     """A quarter turn from the first of the axes toward the second, k times"""
     first, second = (ctx.axis(x, dim) for dim in dims)
@@ -160,10 +150,7 @@ def rot90(ctx: ConversionContext, x: ITensor, k: int, dims: list[int]) -> ITenso
     return ctx.permute(flipped(ctx, x, [second if k == 1 else first]), order)
 
 
-@converter(
-    "aten::meshgrid(Tensor[] tensors) -> Tensor[]",
-    "aten::meshgrid.indexing(Tensor[] tensors, *, str indexing) -> Tensor[]",
-)
+@converter("aten::meshgrid", "aten::meshgrid.indexing")
 def meshgrid(
     ctx: ConversionContext, tensors: list[ITensor], indexing: str = "ij"
 ) -> list[ITensor]:
@@ -183,7 +170,7 @@ def meshgrid(
     return grid
 
 
-@converter("aten::cartesian_prod(Tensor[] tensors) -> Tensor")
+@converter("aten::cartesian_prod")
 def cartesian_prod(ctx: ConversionContext, tensors: list[ITensor]) -> ITensor:
     """[a], [b], ... -> [a b ..., tensors]: one row for each combination of values; a single vector
     is returned unchanged
@@ -196,7 +183,7 @@ def cartesian_prod(ctx: ConversionContext, tensors: list[ITensor]) -> ITensor:
     return ctx.concatenate(columns, 1)
 
 
-@converter("aten::pixel_shuffle(Tensor self, int upscale_factor) -> Tensor")
+@converter("aten::pixel_shuffle")
 def pixel_shuffle(ctx: ConversionContext, x: ITensor, upscale_factor: int) -> ITensor:
     """[*, C r^2, H, W] -> [*, C, H r, W r]"""
     r = upscale_factor
@@ -208,7 +195,7 @@ def pixel_shuffle(ctx: ConversionContext, x: ITensor, upscale_factor: int) -> IT
     return ctx.reshape(ordered, [*lead, depth, height * r, width * r])
 
 
-@converter("aten::pixel_unshuffle(Tensor self, int downscale_factor) -> Tensor")
+@converter("aten::pixel_unshuffle")
 def pixel_unshuffle(
     ctx: ConversionContext, x: ITensor, downscale_factor: int
 ) -> ITensor:
@@ -223,7 +210,7 @@ def pixel_unshuffle(
     return ctx.reshape(ordered, [*lead, channels * r**2, rows, columns])
 
 
-@converter("aten::channel_shuffle(Tensor self, SymInt groups) -> Tensor")
+@converter("aten::channel_shuffle")
 def channel_shuffle(ctx: ConversionContext, x: ITensor, groups: int) -> ITensor:
     """[N, g c, *] -> [N, c g, *]"""
     sizes = ctx.sizes(x)
@@ -239,8 +226,7 @@ def _no_strides(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
 
 
 @converter(
-    "aten::as_strided(Tensor(a) self, SymInt[] size, SymInt[] stride, SymInt? storage_offset=None)"
-    " -> Tensor(a)",
+    "aten::as_strided",
     dynamic=("size", "stride", "storage_offset"),
     when=_no_strides,
     note=(

@@ -57,38 +57,26 @@ def in_dtype(
     return ctx.cast(x, target)
 
 
-_TAIL = "bool non_blocking=False, bool copy=False"
-_FACTORY = "ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None"
-
-
 @converter(
-    f"aten::to.dtype(Tensor(a) self, ScalarType dtype, {_TAIL}, MemoryFormat? memory_format=None)"
-    " -> Tensor(a)",
-    f"aten::to.prim_dtype(Tensor(a) self, int? dtype=None, {_TAIL}) -> Tensor(b|a)",
-    f"aten::to.device(Tensor(a) self, Device device, ScalarType dtype, {_TAIL}, "
-    "MemoryFormat? memory_format=None) -> Tensor(a)",
-    f"aten::to.prim_Device(Tensor(a) self, Device? device, int? dtype=None, {_TAIL}) ->"
-    " Tensor(b|a)",
-    f"aten::to.dtype_layout(Tensor(a) self, *, {_FACTORY}, {_TAIL}, MemoryFormat?"
-    " memory_format=None) -> Tensor(a)",
-    f"aten::_to_copy(Tensor self, *, {_FACTORY}, bool non_blocking=False, MemoryFormat?"
-    " memory_format=None) -> Tensor",
+    "aten::to.dtype",
+    "aten::to.prim_dtype",
+    "aten::to.device",
+    "aten::to.prim_Device",
+    "aten::to.dtype_layout",
+    "aten::_to_copy",
 )
 def to_dtype(ctx: ConversionContext, x: ITensor, dtype: int | None) -> ITensor:
     """self.to(dtype, ...)"""
     return converted(ctx, x, dtype)
 
 
-@converter(
-    f"aten::to.other(Tensor(a) self, Tensor other, {_TAIL}, MemoryFormat? memory_format=None) ->"
-    " Tensor(a)"
-)
+@converter("aten::to.other")
 def to_other(ctx: ConversionContext, x: ITensor, other: Tensor) -> Any:
     """self.to(other.dtype)"""
     return converted(ctx, x, ctx.dtype(other))
 
 
-@converter(f"aten::to.prim_other(Tensor(a) self, {_TAIL}) -> Tensor(b|a)")
+@converter("aten::to.prim_other")
 def to_nothing(ctx: ConversionContext, x: ITensor) -> Any:
     """self.to() with neither dtype nor device"""
     return x
@@ -106,7 +94,7 @@ CASTS = frozenset("Float Half Int Long Byte Char Double Short".split())
     )
 )
 def _register_cast(name: str, dtype: torch.dtype) -> None:
-    @converter(f"aten::_cast_{name}(Tensor self, bool non_blocking=False) -> Tensor")
+    @converter(f"aten::_cast_{name}")
     def cast(ctx: ConversionContext, x: ITensor) -> ITensor:
         """self.to the dtype of the name"""
         return converted(ctx, x, dtype)

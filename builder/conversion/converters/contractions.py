@@ -16,7 +16,7 @@ from builder.conversion.values import Tensor
 from builder.engine import ITensor
 
 
-@converter("aten::inner(Tensor self, Tensor other) -> Tensor")
+@converter("aten::inner")
 def inner(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
     """sum over the last axis of both: tensordot(self, other, [-1], [-1])"""
     if not ctx.rank(x) or not ctx.rank(other):
@@ -25,9 +25,7 @@ def inner(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
     return contract(ctx, x, other, [last], [other_last])
 
 
-@converter(
-    "aten::tensordot(Tensor self, Tensor other, int[] dims_self, int[] dims_other) -> Tensor"
-)
+@converter("aten::tensordot")
 def tensordot(
     ctx: ConversionContext,
     x: Tensor,
@@ -85,10 +83,7 @@ def _matrix(
     return x if len(rows) == len(columns) == 1 else ctx.reshape(x, sizes)
 
 
-@converter(
-    "aten::chain_matmul(Tensor[] matrices) -> Tensor",
-    "aten::linalg_multi_dot(Tensor[] tensors) -> Tensor",
-)
+@converter("aten::chain_matmul", "aten::linalg_multi_dot")
 def chain(ctx: ConversionContext, x: list[ITensor]) -> ITensor:
     """Products from left to right; the order changes only the rounding"""
     result = x[0]
@@ -97,14 +92,14 @@ def chain(ctx: ConversionContext, x: list[ITensor]) -> ITensor:
     return result
 
 
-@converter("aten::linalg_vecdot(Tensor x, Tensor y, *, int dim=-1) -> Tensor")
+@converter("aten::linalg_vecdot")
 def vecdot(ctx: ConversionContext, x: Tensor, y: Tensor, dim: int) -> Any:
     """sum(x * y, dim) of broadcast tensors"""
     terms = combine(ctx, "PROD", x, y)
     return total(ctx, terms, [ctx.axis(terms, dim)])
 
 
-@converter("aten::linalg_cross(Tensor self, Tensor other, *, int dim=-1) -> Tensor")
+@converter("aten::linalg_cross")
 def linalg_cross(ctx: ConversionContext, x: Tensor, other: Tensor, dim: int) -> ITensor:
     """a x b along an axis of size 3: a[1,2,0] * b[2,0,1] - a[2,0,1] * b[1,2,0]"""
     x, other = ctx.broadcast(x, other)
@@ -119,7 +114,7 @@ def linalg_cross(ctx: ConversionContext, x: Tensor, other: Tensor, dim: int) -> 
     return combine(ctx, "SUB", left, right)
 
 
-@converter("aten::cross(Tensor self, Tensor other, int? dim=None) -> Tensor")
+@converter("aten::cross")
 def cross(ctx: ConversionContext, x: Tensor, other: Tensor, dim: int | None) -> Any:
     """As linalg.cross; without dim along the first axis of size 3"""
     if dim is None:
@@ -138,7 +133,7 @@ def _rolled(
     return gathered(ctx, ctx.tensor(x), torch.tensor(order), axis)
 
 
-@converter("aten::kron(Tensor self, Tensor other) -> Tensor")
+@converter("aten::kron")
 def kron(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
     """The Kronecker product: a's axes are outer, b's are inner"""
     rank = max(ctx.rank(x), ctx.rank(other))
@@ -153,9 +148,7 @@ def kron(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
     return ctx.reshape(combine(ctx, "PROD", outside, inside), sizes)
 
 
-@converter(
-    "aten::bilinear(Tensor input1, Tensor input2, Tensor weight, Tensor? bias=None) -> Tensor"
-)
+@converter("aten::bilinear")
 def bilinear(
     ctx: ConversionContext,
     x: ITensor,

@@ -4,7 +4,7 @@ quantization, a tensor.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -84,57 +84,19 @@ def floats(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     return f"TensorRT convolves floating tensors only, the input is {dtype}"
 
 
-_GENERAL = (
-    "(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[]"
-    " dilation, bool transposed, SymInt[] output_padding, SymInt groups"
-)
-_HEAD = "(Tensor input, Tensor weight, Tensor? bias=None, {sizes} stride={ones}, "
-_BY_NUMBERS = (
-    "aten::conv{axes}d"
-    + _HEAD
-    + "{sizes} padding={zeros}, {sizes} dilation={ones}, SymInt"
-    " groups=1) -> Tensor"
-)
-_BY_NAME = (
-    "aten::conv{axes}d.padding"
-    + _HEAD
-    + 'str padding="valid", {sizes} dilation={ones}, SymInt'
-    " groups=1) -> Tensor"
-)
-_TRANSPOSED = (
-    "aten::conv_transpose{axes}d{overload}" + _HEAD + "{sizes} padding={zeros}, {sizes}"
-    " output_padding={zeros}, SymInt groups=1, {sizes} dilation={ones}) -> Tensor"
-)
-
-
-def _for_axes(schema: str) -> Iterator[str]:
-    """The schemas of the operators for one, two and three spatial axes."""
-    for axes in (1, 2, 3):
-        yield schema.format(
-            axes=axes,
-            overload="" if axes == 1 else ".input",
-            sizes=f"SymInt[{axes}]",
-            ones=[1] * axes,
-            zeros=[0] * axes,
-        )
-
-
 @converter(
-    f"aten::_convolution{_GENERAL}, bool benchmark, bool deterministic, bool cudnn_enabled, bool"
-    " allow_tf32) -> Tensor",
-    "aten::_convolution.deprecated(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride,"
-    " SymInt[] padding, SymInt[] dilation, bool transposed, int[] output_padding, SymInt"
-    " groups, bool benchmark, bool deterministic, bool cudnn_enabled) -> Tensor",
-    f"aten::convolution{_GENERAL}) -> Tensor",
-    f"aten::convolution_overrideable{_GENERAL}) -> Tensor",
-    *_for_axes(_BY_NUMBERS),
-    *_for_axes(_BY_NAME),
-    "aten::_convolution_mode(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, str"
-    " padding, SymInt[] dilation, SymInt groups) -> Tensor",
-    "aten::thnn_conv2d(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias=None,"
-    " SymInt[2] stride=[1, 1], SymInt[2] padding=[0, 0]) -> Tensor",
-    "aten::slow_conv3d(Tensor self, Tensor weight, SymInt[3] kernel_size, Tensor? bias=None, "
-    "SymInt[3] stride=[1, 1, 1], SymInt[3] padding=[0, 0, 0]) -> Tensor",
+    "aten::_convolution",
+    "aten::_convolution.deprecated",
+    "aten::convolution",
+    "aten::convolution_overrideable",
+    *(
+        f"aten::conv{axes}d{by_name}"
+        for axes in (1, 2, 3)
+        for by_name in ("", ".padding")
+    ),
+    "aten::_convolution_mode",
+    "aten::thnn_conv2d",
+    "aten::slow_conv3d",
     when=floats,
 )
 def general(
@@ -157,7 +119,12 @@ def general(
     return convolve(ctx, x, kernel)
 
 
-@converter(*_for_axes(_TRANSPOSED), when=floats)
+@converter(
+    "aten::conv_transpose1d",
+    "aten::conv_transpose2d.input",
+    "aten::conv_transpose3d.input",
+    when=floats,
+)
 def transposed(
     ctx: ConversionContext,
     x: ITensor,
@@ -176,13 +143,7 @@ def transposed(
     return convolve(ctx, x, kernel)
 
 
-@converter(
-    "aten::_conv_depthwise2d(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias,"
-    " SymInt[2] stride, SymInt[2] padding, SymInt[2] dilation) -> Tensor",
-    "aten::conv_depthwise3d(Tensor self, Tensor weight, SymInt[3] kernel_size, Tensor? bias,"
-    " SymInt[3] stride, SymInt[3] padding, SymInt[3] dilation) -> Tensor",
-    when=floats,
-)
+@converter("aten::_conv_depthwise2d", "aten::conv_depthwise3d", when=floats)
 def depthwise(
     ctx: ConversionContext,
     x: ITensor,

@@ -34,9 +34,7 @@ def _classes_known(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
     return None
 
 
-@converter(
-    "aten::one_hot(Tensor self, int num_classes=-1) -> Tensor", when=_classes_known
-)
+@converter("aten::one_hot", when=_classes_known)
 def one_hot(ctx: ConversionContext, x: ITensor, num_classes: Size) -> ITensor:
     """[*] -> [*, classes]: 1 in the column that the value names"""
     rank = ctx.rank(x)
@@ -67,15 +65,10 @@ def _search_positions(
     return reduce(ctx, "SUM", before, [rank])
 
 
-_OUT = "*, bool out_int32=False, bool right=False"
 NAN_IN_SEQUENCE = "NaN in the sorted sequence is not handled"
 
 
-@converter(
-    f"aten::bucketize.Tensor(Tensor self, Tensor boundaries, {_OUT}) -> Tensor",
-    f"aten::bucketize.Scalar(Scalar self, Tensor boundaries, {_OUT}) -> Tensor",
-    note=NAN_IN_SEQUENCE,
-)
+@converter("aten::bucketize.Tensor", "aten::bucketize.Scalar", note=NAN_IN_SEQUENCE)
 def bucketize(
     ctx: ConversionContext,
     x: ITensor | Scalar,
@@ -97,13 +90,8 @@ def _flat_positions(
     )
 
 
-_SORTED = f"{_OUT}, str? side=None, Tensor? sorter=None"
-
-
 @converter(
-    f"aten::searchsorted.Tensor(Tensor sorted_sequence, Tensor self, {_SORTED}) -> Tensor",
-    f"aten::searchsorted.Scalar(Tensor sorted_sequence, Scalar self, {_SORTED}) -> Tensor",
-    note=NAN_IN_SEQUENCE,
+    "aten::searchsorted.Tensor", "aten::searchsorted.Scalar", note=NAN_IN_SEQUENCE
 )
 def searchsorted(
     ctx: ConversionContext,
@@ -129,22 +117,14 @@ def searchsorted(
 _DATA = "its size depends on the data: needs TensorRT (not RTX) and, served, Triton 23.09 or newer"
 
 
-@converter(
-    "aten::nonzero(Tensor self) -> Tensor",
-    "aten::argwhere(Tensor self) -> Tensor",
-    when=nonzero.data_dependent,
-    note=_DATA,
-)
+@converter("aten::nonzero", "aten::argwhere", when=nonzero.data_dependent, note=_DATA)
 def find(ctx: ConversionContext, x: ITensor) -> ITensor:
     """[found, rank]: the indices of the nonzero elements"""
     return nonzero.positions(ctx, x)
 
 
 @converter(
-    "aten::nonzero_numpy(Tensor self) -> Tensor[]",
-    "aten::where(Tensor condition) -> Tensor[]",
-    when=nonzero.data_dependent,
-    note=_DATA,
+    "aten::nonzero_numpy", "aten::where", when=nonzero.data_dependent, note=_DATA
 )
 def nonzero_numpy(ctx: ConversionContext, x: ITensor, /) -> list[ITensor]:
     """nonzero, one vector for each axis"""
@@ -152,11 +132,7 @@ def nonzero_numpy(ctx: ConversionContext, x: ITensor, /) -> list[ITensor]:
     return [select_index(ctx, positions, 1, axis) for axis in range(ctx.rank(x))]
 
 
-@converter(
-    "aten::masked_select(Tensor self, Tensor mask) -> Tensor",
-    when=nonzero.data_dependent,
-    note=_DATA,
-)
+@converter("aten::masked_select", when=nonzero.data_dependent, note=_DATA)
 def masked_select(ctx: ConversionContext, x: ITensor, mask: ITensor) -> ITensor:
     """The values where mask is true, in order"""
     sizes = broadcast_sizes(ctx, [x, mask]) or [1]  # a gather needs an axis

@@ -38,7 +38,7 @@ from builder.engine import ITensor, trt
 Combine = Callable[[Any, Any], Any]
 
 
-@converter("aten::cumsum(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor")
+@converter("aten::cumsum")
 def cumsum(ctx: ConversionContext, x: ITensor, dim: int, dtype: int | None) -> ITensor:
     """The cumulative sum along an axis: ICumulativeLayer, or a scan in doubling steps if TensorRT
     has none
@@ -60,7 +60,7 @@ def running_sum(ctx: ConversionContext, x: ITensor, axis: int) -> ITensor:
     return copy_facts(ctx, x, layer.get_output(0))
 
 
-@converter("aten::cumprod(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor")
+@converter("aten::cumprod")
 def cumprod(ctx: ConversionContext, x: ITensor, dim: int, dtype: int | None) -> ITensor:
     """The cumulative product along an axis"""
     x = accumulated(ctx, x, dtype)
@@ -122,10 +122,7 @@ def _shifted_by_index(
     )
 
 
-@converter(
-    "aten::diff(Tensor self, int n=1, int dim=-1, Tensor? prepend=None, Tensor? append=None) ->"
-    " Tensor"
-)
+@converter("aten::diff")
 def diff(
     ctx: ConversionContext,
     x: ITensor,
@@ -178,13 +175,13 @@ def extremes(
     return ctx.cast(best, dtype), ctx.cast(last, torch.int64)
 
 
-@converter("aten::cummax(Tensor self, int dim) -> (Tensor values, Tensor indices)")
+@converter("aten::cummax")
 def cummax(ctx: ConversionContext, x: ITensor, dim: int) -> Any:
     """The cumulative maximum along an axis, and its last index"""
     return extremes(ctx, x, dim, "MAX")
 
 
-@converter("aten::cummin(Tensor self, int dim) -> (Tensor values, Tensor indices)")
+@converter("aten::cummin")
 def cummin(ctx: ConversionContext, x: ITensor, dim: int) -> Any:
     """The cumulative minimum along an axis, and its last index"""
     return extremes(ctx, x, dim, "MIN")
@@ -193,7 +190,7 @@ def cummin(ctx: ConversionContext, x: ITensor, dim: int) -> Any:
 SUM_OF_EXPONENTIALS = DECOMPOSITIONS["aten::logaddexp"]
 
 
-@converter("aten::logcumsumexp(Tensor self, int dim) -> Tensor")
+@converter("aten::logcumsumexp")
 def logcumsumexp(ctx: ConversionContext, x: ITensor, dim: int) -> ITensor:
     """log of the sum of exp of all elements up to each, in doubling steps of logaddexp"""
     x = floating(ctx, x)

@@ -41,10 +41,8 @@ def _only_dequantized(ctx: ConversionContext, call: SimpleNamespace) -> str | No
 
 
 @converter(
-    "aten::quantize_per_tensor(Tensor self, float scale, int zero_point, ScalarType dtype) ->"
-    " Tensor",
-    "aten::quantize_per_tensor.tensor_qparams(Tensor self, Tensor scale, Tensor zero_point,"
-    " ScalarType dtype) -> Tensor",
+    "aten::quantize_per_tensor",
+    "aten::quantize_per_tensor.tensor_qparams",
     when=_only_dequantized,
     note="where only `dequantize` reads it",
     folds=False,
@@ -62,8 +60,7 @@ def per_tensor(
 
 
 @converter(
-    "aten::quantize_per_channel(Tensor self, Tensor scales, Tensor zero_points, int axis,"
-    " ScalarType dtype) -> Tensor",
+    "aten::quantize_per_channel",
     when=_only_dequantized,
     note="where only `dequantize` reads it",
     folds=False,
@@ -83,7 +80,7 @@ def per_channel(
     )
 
 
-@converter("aten::dequantize.self(Tensor self) -> Tensor", folds=False)
+@converter("aten::dequantize.self", folds=False)
 def dequantize(ctx: ConversionContext, x: Tensor) -> Any:
     """Returns its input, which the quantization before it has already rounded; the values of a
     quantized constant

@@ -46,9 +46,7 @@ def diagonal_span(
     return (0 if length == 0 else start), length
 
 
-@converter(
-    "aten::diagonal(Tensor(a) self, int offset=0, int dim1=0, int dim2=1) -> Tensor(a)"
-)
+@converter("aten::diagonal")
 def diagonal(
     ctx: ConversionContext, x: ITensor, offset: int, dim1: int, dim2: int
 ) -> ITensor:
@@ -60,9 +58,7 @@ def diagonal(
     return sliced(ctx, flat, len(lead), start, length, width + 1)
 
 
-@converter(
-    "aten::diag_embed(Tensor self, int offset=0, int dim1=-2, int dim2=-1) -> Tensor"
-)
+@converter("aten::diag_embed")
 def diag_embed(
     ctx: ConversionContext, x: ITensor, offset: int, dim1: int, dim2: int
 ) -> ITensor:
@@ -92,7 +88,7 @@ def _inserted(rank: int, first: int, second: int) -> list[int]:
     return order
 
 
-@converter("aten::diag(Tensor self, int diagonal=0) -> Tensor")
+@converter("aten::diag")
 def diag(ctx: ConversionContext, x: ITensor, offset: int, /) -> Any:
     """A vector as the diagonal of a matrix; of a matrix, its diagonal"""
     if ctx.rank(x) == 1:
@@ -117,14 +113,14 @@ def _zeros(ctx: ConversionContext, x: ITensor) -> ITensor:
     return ctx.like_scalar(x, 0)
 
 
-@converter("aten::tril(Tensor self, SymInt diagonal=0) -> Tensor")
+@converter("aten::tril")
 def tril(ctx: ConversionContext, x: ITensor, diagonal: Size) -> ITensor:
     """x where column <= row + diagonal, else 0"""
     mask = left_of(ctx, x, diagonal + 1)
     return _selected(ctx, x, mask, x, _zeros(ctx, x))
 
 
-@converter("aten::triu(Tensor self, SymInt diagonal=0) -> Tensor")
+@converter("aten::triu")
 def triu(ctx: ConversionContext, x: ITensor, diagonal: Size) -> ITensor:
     """x where column >= row + diagonal, else 0"""
     return _selected(ctx, x, left_of(ctx, x, diagonal), _zeros(ctx, x), x)
@@ -151,9 +147,7 @@ def _selected(
     return copy_facts(ctx, x, result)
 
 
-@converter(
-    "aten::combinations(Tensor self, int r=2, bool with_replacement=False) -> Tensor"
-)
+@converter("aten::combinations")
 def combinations(
     ctx: ConversionContext, x: ITensor, r: int, with_replacement: bool
 ) -> ITensor:
@@ -172,7 +166,7 @@ def combinations(
     return gathered(ctx, x, combinations, 0)
 
 
-@converter("aten::block_diag(Tensor[] tensors) -> Tensor")
+@converter("aten::block_diag")
 def block_diag(ctx: ConversionContext, tensors: list[ITensor]) -> ITensor:
     """A block-diagonal matrix of the inputs; vectors are rows"""
     matrices = [at_least_rank(ctx, tensor, 2) for tensor in tensors]

@@ -12,9 +12,7 @@ from builder.conversion.registry import converter
 from builder.engine import ITensor
 
 
-@converter(
-    "aten::cosine_similarity(Tensor x1, Tensor x2, int dim=1, float eps=1e-08) -> Tensor"
-)
+@converter("aten::cosine_similarity")
 def cosine_similarity(
     ctx: ConversionContext, x1: ITensor, x2: ITensor, dim: int, eps: float
 ) -> ITensor:
@@ -54,16 +52,13 @@ def as_long(
     return ctx.expand(x, sizes)
 
 
-@converter("aten::dist(Tensor self, Tensor other, Scalar p=2) -> Tensor")
+@converter("aten::dist")
 def dist(ctx: ConversionContext, x: ITensor, other: ITensor, p: float) -> ITensor:
     """The p-norm of the difference"""
     return vector_norm(ctx, combine(ctx, "SUB", x, other), p, None)
 
 
-@converter(
-    "aten::pairwise_distance(Tensor x1, Tensor x2, float p=2, float eps=1e-06, bool keepdim=False)"
-    " -> Tensor"
-)
+@converter("aten::pairwise_distance")
 def pairwise_distance(
     ctx: ConversionContext,
     x1: ITensor,
@@ -78,8 +73,8 @@ def pairwise_distance(
 
 
 @converter(
-    "aten::cdist(Tensor x1, Tensor x2, float p=2., int? compute_mode=None) -> Tensor",
-    "aten::_cdist_forward(Tensor x1, Tensor x2, float p, int? compute_mode) -> Tensor",
+    "aten::cdist",
+    "aten::_cdist_forward",
     note=(
         "from the differences themselves (P R M values), which are exact where PyTorch's matrix"
         " product cancels; for p 0 and inf, NaN may become another number"

@@ -21,7 +21,7 @@ from builder.conversion.layers import (
     to_result_dtype,
     truncated,
 )
-from builder.conversion.registry import converter, of_operands
+from builder.conversion.registry import converter
 from builder.conversion.values import Operand, Tensor
 from builder.engine import ITensor, trt
 
@@ -30,7 +30,7 @@ NOTE_REMAINDER = (
 )
 
 
-@converter(*of_operands("aten::div", "Tensor", "Scalar"))
+@converter("aten::div.Tensor", "aten::div.Scalar")
 def true_quotient(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
     """self / other in the dtype that they promote to, float32 for integers"""
     dtype = ctx.promoted(x, other)
@@ -42,10 +42,7 @@ def true_quotient(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
     )
 
 
-@converter(
-    "aten::div.Tensor_mode(Tensor self, Tensor other, *, str? rounding_mode) -> Tensor",
-    "aten::div.Scalar_mode(Tensor self, Scalar other, *, str? rounding_mode) -> Tensor",
-)
+@converter("aten::div.Tensor_mode", "aten::div.Scalar_mode")
 def divide_rounded(
     ctx: ConversionContext, x: Tensor, other: Operand, rounding_mode: str | None
 ) -> ITensor:
@@ -194,7 +191,7 @@ def floor_layer(ctx: ConversionContext, x: Operand, other: Operand) -> ITensor:
     return to_result_dtype(ctx, quotient, computed, dtype)
 
 
-@converter(*of_operands("aten::fmod", "Tensor", "Scalar"), note=NOTE_REMAINDER)
+@converter("aten::fmod.Tensor", "aten::fmod.Scalar", note=NOTE_REMAINDER)
 def fmod(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
     """self - trunc(self / other) other: the sign of self"""
     dtype = ctx.promoted(x, other)
@@ -215,7 +212,9 @@ def fmod(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
 
 
 @converter(
-    *of_operands("aten::remainder", "Tensor", "Scalar", "Scalar_Tensor"),
+    "aten::remainder.Tensor",
+    "aten::remainder.Scalar",
+    "aten::remainder.Scalar_Tensor",
     note=NOTE_REMAINDER,
 )
 def remainder(ctx: ConversionContext, x: Operand, other: Operand) -> ITensor:

@@ -56,9 +56,7 @@ def _expanded(term: str, rank: int, dots: str) -> str:
     return term.replace("...", dots[len(dots) - count :])
 
 
-@converter(
-    "aten::einsum(str equation, Tensor[] tensors, *, int[]? path=None) -> Tensor"
-)
+@converter("aten::einsum")
 def einsum(ctx: ConversionContext, equation: str, tensors: list[ITensor]) -> ITensor:
     """Products summed over the axes that are not in the result; the path changes only the order"""
     form = parsed(equation, [ctx.rank(tensor) for tensor in tensors])

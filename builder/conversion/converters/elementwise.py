@@ -22,27 +22,27 @@ from builder.conversion.layers import (
     less,
     to_result_dtype,
 )
-from builder.conversion.registry import converter, for_each, of_operands
+from builder.conversion.registry import converter, for_each
 from builder.conversion.scalars import COMPARISON
 from builder.conversion.values import Number, Operand, Scalar, Tensor
 from builder.engine import ITensor
 
 EXTREMA = {
-    "maximum(Tensor self, Tensor other) -> Tensor": "MAX",
-    "max.other(Tensor self, Tensor other) -> Tensor": "MAX",
-    "minimum(Tensor self, Tensor other) -> Tensor": "MIN",
-    "min.other(Tensor self, Tensor other) -> Tensor": "MIN",
+    "maximum": "MAX",
+    "max.other": "MAX",
+    "minimum": "MIN",
+    "min.other": "MIN",
 }
 
 
-@converter(*of_operands("aten::mul", "Tensor", "Scalar"))
+@converter("aten::mul.Tensor", "aten::mul.Scalar")
 def product(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
     return combine(ctx, "PROD", x, other)
 
 
 @for_each(*EXTREMA.items())
-def _register_extremum(schema: str, operation: str) -> None:
-    @converter(f"aten::{schema}")
+def _register_extremum(name: str, operation: str) -> None:
+    @converter(f"aten::{name}")
     def of_two(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
         """The larger or the smaller; NaN if one of them is NaN"""
         return extremum(ctx, operation, x, other)
@@ -62,10 +62,7 @@ def _scaled(
     ("rsub", "SUB", "other - alpha * self"),
 )
 def _register_linear(name: str, operation: str, formula: str) -> None:
-    @converter(
-        f"aten::{name}.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor",
-        f"aten::{name}.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor",
-    )
+    @converter(f"aten::{name}.Tensor", f"aten::{name}.Scalar")
     def linear(
         ctx: ConversionContext, x: Tensor, other: Operand, alpha: Scalar
     ) -> ITensor:
@@ -83,12 +80,12 @@ def _register_linear(name: str, operation: str, formula: str) -> None:
 
 @for_each(*COMPARISON)
 def _register_comparison(name: str) -> None:
-    @converter(*of_operands(f"aten::{name}", "Tensor", "Scalar"))
+    @converter(f"aten::{name}.Tensor", f"aten::{name}.Scalar")
     def compare(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
         return comparison(ctx, name, x, other)
 
 
-@converter("aten::atan2(Tensor self, Tensor other) -> Tensor")
+@converter("aten::atan2")
 def atan2(ctx: ConversionContext, y: Tensor, /, other: Tensor) -> ITensor:
     """The angle of the point (x, y): atan(|y| / |x|), moved to its quadrant; signed zeros are
     respected
@@ -120,10 +117,7 @@ def negative(ctx: ConversionContext, x: ITensor) -> ITensor:
     )
 
 
-@converter(
-    "aten::lerp.Tensor(Tensor self, Tensor end, Tensor weight) -> Tensor",
-    "aten::lerp.Scalar(Tensor self, Tensor end, Scalar weight) -> Tensor",
-)
+@converter("aten::lerp.Tensor", "aten::lerp.Scalar")
 def lerp(
     ctx: ConversionContext, x: Tensor, end: Tensor, weight: Tensor | Number
 ) -> ITensor:
@@ -156,9 +150,7 @@ def _lerp(
     ("addcdiv", "DIV", "self + value tensor1 / tensor2"),
 )
 def _register_combination(name: str, operation: str, formula: str) -> None:
-    @converter(
-        f"aten::{name}(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor"
-    )
+    @converter(f"aten::{name}")
     def combined(
         ctx: ConversionContext, x: Tensor, a: Tensor, b: Tensor, /, value: float
     ) -> ITensor:
@@ -173,10 +165,7 @@ def _register_combination(name: str, operation: str, formula: str) -> None:
     combined.__doc__ = f"{formula}; half precision is computed in float32"
 
 
-@converter(
-    "aten::masked_fill.Scalar(Tensor self, Tensor mask, Scalar value) -> Tensor",
-    "aten::masked_fill.Tensor(Tensor self, Tensor mask, Tensor value) -> Tensor",
-)
+@converter("aten::masked_fill.Scalar", "aten::masked_fill.Tensor")
 def masked_fill(
     ctx: ConversionContext, x: Tensor, mask: Tensor, value: Operand
 ) -> ITensor:
@@ -188,10 +177,10 @@ def masked_fill(
 
 
 @converter(
-    "aten::where.self(Tensor condition, Tensor self, Tensor other) -> Tensor",
-    "aten::where.ScalarOther(Tensor condition, Tensor self, Scalar other) -> Tensor",
-    "aten::where.ScalarSelf(Tensor condition, Scalar self, Tensor other) -> Tensor",
-    "aten::where.Scalar(Tensor condition, Scalar self, Scalar other) -> Tensor",
+    "aten::where.self",
+    "aten::where.ScalarOther",
+    "aten::where.ScalarSelf",
+    "aten::where.Scalar",
 )
 def where(
     ctx: ConversionContext, condition: Tensor, self: Operand, other: Operand

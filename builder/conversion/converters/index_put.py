@@ -25,14 +25,7 @@ from builder.conversion.values import Tensor
 from builder.engine import ITensor, trt
 
 
-@converter(
-    "aten::index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) ->"
-    " Tensor",
-    "aten::index_put.hacked_twin(Tensor self, Tensor[] indices, Tensor values, bool"
-    " accumulate=False) -> Tensor",
-    "aten::_unsafe_index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False)"
-    " -> Tensor",
-)
+@converter("aten::index_put", "aten::index_put.hacked_twin", "aten::_unsafe_index_put")
 def index_put(
     ctx: ConversionContext,
     x: ITensor,
@@ -184,7 +177,7 @@ def _rows_written(
     return copy_facts(ctx, rows, result)
 
 
-@converter("aten::masked_scatter(Tensor self, Tensor mask, Tensor source) -> Tensor")
+@converter("aten::masked_scatter")
 def masked_scatter(
     ctx: ConversionContext, x: ITensor, mask: ITensor, source: ITensor
 ) -> ITensor:
@@ -201,10 +194,7 @@ def masked_scatter(
     return ctx.set_sizes(choose(ctx, mask, values, whole, ctx.dtype(x)), sizes)
 
 
-@converter(
-    "aten::slice_scatter(Tensor self, Tensor src, int dim=0, SymInt? start=None, SymInt? end=None,"
-    " SymInt step=1) -> Tensor"
-)
+@converter("aten::slice_scatter")
 def slice_scatter(
     ctx: ConversionContext,
     x: ITensor,
@@ -239,10 +229,7 @@ def _one_position_written(
     return ctx.copy_sizes(x, chosen)
 
 
-@converter(
-    "aten::diagonal_scatter(Tensor self, Tensor src, int offset=0, int dim1=0, int dim2=1) ->"
-    " Tensor"
-)
+@converter("aten::diagonal_scatter")
 def diagonal_scatter(
     ctx: ConversionContext, x: ITensor, src: ITensor, offset: int, dim1: int, dim2: int
 ) -> ITensor:

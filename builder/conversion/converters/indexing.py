@@ -36,16 +36,13 @@ def from_the_front(ctx: ConversionContext, index: Any, size: Size) -> Any:
     return ctx.copy_sizes(index, ctx.net.add_select(below, moved, index).get_output(0))
 
 
-@converter(
-    "aten::embedding(Tensor weight, Tensor indices, SymInt padding_idx=-1, bool"
-    " scale_grad_by_freq=False, bool sparse=False) -> Tensor"
-)
+@converter("aten::embedding")
 def embedding(ctx: ConversionContext, weight: ITensor, indices: Tensor) -> ITensor:
     """The rows of weight at indices; padding_idx only affects gradients."""
     return gathered(ctx, weight, indices, 0)
 
 
-@converter("aten::index_select(Tensor self, int dim, Tensor index) -> Tensor")
+@converter("aten::index_select")
 def index_select(
     ctx: ConversionContext, x: ITensor, dim: int, index: Tensor
 ) -> ITensor:
@@ -57,16 +54,14 @@ def index_select(
     return gathered(ctx, x, index, ctx.axis(x, dim))
 
 
-@converter("aten::take(Tensor self, Tensor index) -> Tensor")
+@converter("aten::take")
 def take(ctx: ConversionContext, x: ITensor, index: Tensor) -> ITensor:
     """The values at flat (row-major) indices, in the shape of index."""
     flat = ctx.reshape(x, [-1])
     return gathered(ctx, flat, from_the_front(ctx, index, ctx.size(flat, 0)), 0)
 
 
-@converter(
-    "aten::gather(Tensor self, int dim, Tensor index, *, bool sparse_grad=False) -> Tensor"
-)
+@converter("aten::gather")
 def gather(
     ctx: ConversionContext, node: Node, x: ITensor, dim: int, index: Tensor
 ) -> ITensor:
@@ -124,7 +119,7 @@ def slice_to(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size]) -> ITens
     return ctx.slice(x, [0] * len(sizes), list(sizes))
 
 
-@converter("aten::take_along_dim(Tensor self, Tensor indices, int? dim=None) -> Tensor")
+@converter("aten::take_along_dim")
 def take_along_dim(
     ctx: ConversionContext, x: ITensor, indices: Tensor, dim: int | None
 ) -> Any:
@@ -164,7 +159,7 @@ def _other_axes(
     return result
 
 
-@converter("aten::index.Tensor(Tensor self, Tensor?[] indices) -> Tensor")
+@converter("aten::index.Tensor")
 def index_tensor(
     ctx: ConversionContext, x: ITensor, indices: Sequence[Tensor | None]
 ) -> ITensor:
@@ -181,9 +176,7 @@ def index_tensor(
     return _gather_several(ctx, x, indexers, axes)
 
 
-converter("aten::index.Tensor_hacked_twin(Tensor self, Tensor[] indices) -> Tensor")(
-    index_tensor
-)
+converter("aten::index.Tensor_hacked_twin")(index_tensor)
 
 
 def expand_masks(ctx: ConversionContext, indices: Sequence[Tensor | None]) -> list[Any]:

@@ -45,10 +45,10 @@ def _cat(ctx: ConversionContext, tensors: list[Tensor], dim: int) -> ITensor:
 
 
 for _name in ("cat", "concat", "concatenate"):
-    converter(f"aten::{_name}(Tensor[] tensors, int dim=0) -> Tensor")(_cat)
+    converter(f"aten::{_name}")(_cat)
 
 
-@converter("aten::stack(Tensor[] tensors, int dim=0) -> Tensor")
+@converter("aten::stack")
 def stack(ctx: ConversionContext, tensors: list[Tensor], dim: int) -> ITensor:
     """The tensors along a new axis."""
     axis = dim % (ctx.rank(tensors[0]) + 1)
@@ -79,12 +79,12 @@ def at_least_rank(ctx: ConversionContext, x: Tensor, rank: int) -> Any:
 
 @for_each(1, 2, 3)
 def _register_atleast(rank: int) -> None:
-    @converter(f"aten::atleast_{rank}d(Tensor self) -> Tensor")
+    @converter(f"aten::atleast_{rank}d")
     def one(ctx: ConversionContext, x: ITensor) -> Any:
         """Axes of size 1 up to this rank"""
         return at_least_rank(ctx, x, rank)
 
-    @converter(f"aten::atleast_{rank}d.Sequence(Tensor[] tensors) -> Tensor[]")
+    @converter(f"aten::atleast_{rank}d.Sequence")
     def several(ctx: ConversionContext, tensors: list[ITensor]) -> list[ITensor]:
         """Axes of size 1 up to this rank, of each tensor"""
         return [at_least_rank(ctx, tensor, rank) for tensor in tensors]
@@ -92,14 +92,14 @@ def _register_atleast(rank: int) -> None:
 
 @for_each(("hstack", 1, 1), ("vstack", 2, 0), ("row_stack", 2, 0), ("dstack", 3, 2))
 def _register_stack(name: str, rank: int, axis: int) -> None:
-    @converter(f"aten::{name}(Tensor[] tensors) -> Tensor")
+    @converter(f"aten::{name}")
     def stacked(ctx: ConversionContext, tensors: list[Tensor]) -> ITensor:
         """The concatenated tensors, after atleast_1d, _2d or _3d"""
         parts = [at_least_rank(ctx, tensor, rank) for tensor in tensors]
         return joined(ctx, parts, 0 if ctx.rank(parts[0]) == 1 else axis)
 
 
-@converter("aten::column_stack(Tensor[] tensors) -> Tensor")
+@converter("aten::column_stack")
 def column_stack(ctx: ConversionContext, tensors: list[Tensor]) -> ITensor:
     """Concatenate columns; vectors and numbers become columns."""
     columns = []

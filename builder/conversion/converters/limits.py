@@ -21,13 +21,7 @@ from builder.conversion.values import Operand, Tensor
 from builder.engine import ITensor
 
 
-@converter(
-    *(
-        f"aten::{name}(Tensor self, {kind}? min=None, {kind}? max=None) -> Tensor"
-        for operator in ("clamp", "clip")
-        for name, kind in ((operator, "Scalar"), (f"{operator}.Tensor", "Tensor"))
-    )
-)
+@converter("aten::clamp", "aten::clamp.Tensor", "aten::clip", "aten::clip.Tensor")
 def clamp(
     ctx: ConversionContext, x: Tensor, min: Operand | None, max: Operand | None
 ) -> Any:
@@ -61,17 +55,14 @@ def _limited(
 
 @for_each(("min", "MAX", "max(x, low)"), ("max", "MIN", "min(x, high)"))
 def _register_limit(name: str, operation: str, formula: str) -> None:
-    @converter(
-        f"aten::clamp_{name}(Tensor self, Scalar {name}) -> Tensor",
-        f"aten::clamp_{name}.Tensor(Tensor self, Tensor {name}) -> Tensor",
-    )
+    @converter(f"aten::clamp_{name}", f"aten::clamp_{name}.Tensor")
     def clamped(ctx: ConversionContext, x: Tensor, limit: Operand, /) -> ITensor:
         return extremum(ctx, operation, x, limit)
 
     clamped.__doc__ = formula
 
 
-@converter("aten::isfinite(Tensor self) -> Tensor")
+@converter("aten::isfinite")
 def isfinite(ctx: ConversionContext, x: ITensor) -> ITensor:
     """|x| < inf, which is false for NaN; true for integers"""
     if not ctx.dtype(x).is_floating_point:
@@ -79,7 +70,7 @@ def isfinite(ctx: ConversionContext, x: ITensor) -> ITensor:
     return less(ctx, ctx.unary("ABS", x), torch.inf)
 
 
-@converter("aten::isnan(Tensor self) -> Tensor")
+@converter("aten::isnan")
 def isnan(ctx: ConversionContext, x: ITensor) -> ITensor:
     """Whether x is NaN"""
     if ctx.dtype(x).is_floating_point:
@@ -87,7 +78,7 @@ def isnan(ctx: ConversionContext, x: ITensor) -> ITensor:
     return _filled_like(ctx, x, value=False)
 
 
-@converter("aten::isinf(Tensor self) -> Tensor")
+@converter("aten::isinf")
 def isinf(ctx: ConversionContext, x: ITensor) -> ITensor:
     """Whether x is inf or -inf"""
     if not ctx.dtype(x).is_floating_point:
@@ -99,7 +90,7 @@ def isinf(ctx: ConversionContext, x: ITensor) -> ITensor:
 
 @for_each(("isposinf", torch.inf), ("isneginf", -torch.inf))
 def _register_signed_infinity(name: str, infinity: float) -> None:
-    @converter(f"aten::{name}(Tensor self) -> Tensor")
+    @converter(f"aten::{name}")
     def is_infinity(ctx: ConversionContext, x: ITensor) -> ITensor:
         if ctx.dtype(x).is_floating_point:
             return equal(ctx, x, infinity)
@@ -114,10 +105,7 @@ def _filled_like(ctx: ConversionContext, x: ITensor, *, value: bool) -> ITensor:
     return is_itself if value else ctx.unary("NOT", is_itself)
 
 
-@converter(
-    "aten::nan_to_num(Tensor self, float? nan=None, float? posinf=None, float? neginf=None) ->"
-    " Tensor"
-)
+@converter("aten::nan_to_num")
 def nan_to_num(
     ctx: ConversionContext,
     x: ITensor,
@@ -143,7 +131,7 @@ def nan_to_num(
 
 @for_each(("fmax", "MAX"), ("fmin", "MIN"))
 def _register_nan_aware(name: str, operation: str) -> None:
-    @converter(f"aten::{name}(Tensor self, Tensor other) -> Tensor")
+    @converter(f"aten::{name}")
     def extreme(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
         if not ctx.promoted(x, other).is_floating_point:
             return combine(ctx, operation, x, other)

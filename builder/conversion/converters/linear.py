@@ -15,7 +15,7 @@ from builder.conversion.values import Scalar, Tensor
 from builder.engine import ITensor, trt
 
 
-@converter("aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor")
+@converter("aten::linear")
 def linear(
     ctx: ConversionContext, x: ITensor, weight: Tensor, bias: Tensor | None
 ) -> ITensor:
@@ -48,18 +48,15 @@ def scaled(ctx: ConversionContext, x: Tensor, factor: Scalar) -> Any:
     return ctx.wrapped(product, dtype)
 
 
-_PRODUCTS = (
-    "matmul(Tensor self, Tensor other) -> Tensor",
-    "linalg_matmul(Tensor self, Tensor other) -> Tensor",
-    "mm(Tensor self, Tensor mat2) -> Tensor",
-    "bmm(Tensor self, Tensor mat2) -> Tensor",
-    "mv(Tensor self, Tensor vec) -> Tensor",
-    "dot(Tensor self, Tensor tensor) -> Tensor",
-    "vdot(Tensor self, Tensor other) -> Tensor",
+@converter(
+    "aten::matmul",
+    "aten::linalg_matmul",
+    "aten::mm",
+    "aten::bmm",
+    "aten::mv",
+    "aten::dot",
+    "aten::vdot",
 )
-
-
-@converter(*(f"aten::{schema}" for schema in _PRODUCTS))
 def product(ctx: ConversionContext, a: Tensor, b: Tensor, /) -> ITensor:
     """A product by torch.matmul's rules, which cover the special cases; integers are multiplied and
     summed.
@@ -170,22 +167,9 @@ def total(
     return ctx.wrapped(result, ctx.dtype(x))
 
 
-_ADDED = (
-    "addmv(Tensor self, Tensor mat, Tensor vec, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
-    (
-        "baddbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) ->"
-        " Tensor"
-    ),
-    "addr(Tensor self, Tensor vec1, Tensor vec2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
-    "addbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
-)
-
-
-@for_each(*_ADDED)
-def _register_added(schema: str) -> None:
-    name = schema[: schema.index("(")]
-
-    @converter(f"aten::{schema}")
+@for_each("addmv", "baddbmm", "addr", "addbmm")
+def _register_added(name: str) -> None:
+    @converter(f"aten::{name}")
     def added(
         ctx: ConversionContext,
         x: Tensor,
@@ -205,10 +189,7 @@ def _register_added(schema: str) -> None:
         return combine(ctx, "SUM", scaled(ctx, x, beta), result)
 
 
-@converter(
-    "aten::outer(Tensor self, Tensor vec2) -> Tensor",
-    "aten::ger(Tensor self, Tensor vec2) -> Tensor",
-)
+@converter("aten::outer", "aten::ger")
 def outer(ctx: ConversionContext, a: Tensor, b: Tensor, /) -> ITensor:
     """self[:, None] * vec2[None, :], promoted"""
     column = a.unsqueeze(1) if isinstance(a, torch.Tensor) else ctx.unsqueeze(a, [1])

@@ -11,7 +11,7 @@ import torch
 from builder.conversion import dtypes
 from builder.conversion.context import ConversionContext
 from builder.conversion.layers import choose, gathered, less, reduce
-from builder.conversion.registry import converter, for_each, of_operands
+from builder.conversion.registry import converter, for_each
 from builder.conversion.values import Number, Operand, Tensor
 from builder.engine import ITensor
 
@@ -20,7 +20,7 @@ OPERATIONS = {"and": "AND", "or": "OR", "xor": "XOR"}
 
 @for_each(*OPERATIONS.items())
 def _register_logical(name: str, operation: str) -> None:
-    @converter(f"aten::logical_{name}(Tensor self, Tensor other) -> Tensor")
+    @converter(f"aten::logical_{name}")
     def logical(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
         truths = (ctx.cast(ctx.tensor(value), torch.bool) for value in (x, other))
         return ctx.elementwise(operation, *ctx.broadcast(*truths))
@@ -34,8 +34,11 @@ def _is_low_mask(value: Operand) -> TypeGuard[int]:
 @for_each(*OPERATIONS.items())
 def _register_bitwise(name: str, operation: str) -> None:
     @converter(
-        *of_operands(f"aten::bitwise_{name}", "Tensor", "Scalar", "Scalar_Tensor"),
-        *of_operands(f"aten::__{name}__", "Tensor", "Scalar"),
+        f"aten::bitwise_{name}.Tensor",
+        f"aten::bitwise_{name}.Scalar",
+        f"aten::bitwise_{name}.Scalar_Tensor",
+        f"aten::__{name}__.Tensor",
+        f"aten::__{name}__.Scalar",
     )
     def bitwise(
         ctx: ConversionContext, x: Tensor | Number, other: Tensor | Number
@@ -51,7 +54,7 @@ def _register_bitwise(name: str, operation: str) -> None:
         return by_bits(ctx, operation, a, b, dtype)
 
 
-@converter("aten::logical_not(Tensor self) -> Tensor")
+@converter("aten::logical_not")
 def logical_not(ctx: ConversionContext, x: ITensor) -> ITensor:
     """x is 0"""
     if ctx.dtype(x) == torch.bool:
@@ -59,7 +62,7 @@ def logical_not(ctx: ConversionContext, x: ITensor) -> ITensor:
     return ctx.elementwise("EQUAL", x, ctx.like_scalar(x, 0))
 
 
-@converter("aten::bitwise_not(Tensor self) -> Tensor")
+@converter("aten::bitwise_not")
 def bitwise_not(ctx: ConversionContext, x: ITensor) -> ITensor:
     """Every bit inverted: -1 - x in two's complement"""
     dtype = ctx.dtype(x)
@@ -125,13 +128,11 @@ def bits(ctx: ConversionContext, x: ITensor, carrier: torch.dtype) -> ITensor:
 @for_each(("left", "lshift"), ("right", "rshift"))
 def _register_shift(direction: str, short: str) -> None:
     @converter(
-        *of_operands(
-            f"aten::bitwise_{direction}_shift",
-            "Tensor",
-            "Tensor_Scalar",
-            "Scalar_Tensor",
-        ),
-        *of_operands(f"aten::__{short}__", "Scalar", "Tensor"),
+        f"aten::bitwise_{direction}_shift.Tensor",
+        f"aten::bitwise_{direction}_shift.Tensor_Scalar",
+        f"aten::bitwise_{direction}_shift.Scalar_Tensor",
+        f"aten::__{short}__.Scalar",
+        f"aten::__{short}__.Tensor",
     )
     def shift(
         ctx: ConversionContext, x: Tensor | Number, other: Tensor | Number

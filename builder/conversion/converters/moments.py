@@ -30,7 +30,6 @@ NAN_OF_EXTREMES = f"{NAN_UNDEFINED} for the orders inf and -inf"
 @for_each("var", "std", "var_mean", "std_mean")
 def _register(name: str) -> None:
     with_mean = name.endswith("mean")
-    returns = "(Tensor, Tensor)" if with_mean else "Tensor"
 
     @half_as_float32
     def results(
@@ -41,13 +40,7 @@ def _register(name: str) -> None:
             spread = ctx.unary("SQRT", spread)
         return (spread, mean) if with_mean else spread
 
-    @converter(
-        f"aten::{name}(Tensor self, bool unbiased=True) -> {returns}",
-        f"aten::{name}.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False) ->"
-        f" {returns}",
-        f"aten::{name}.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool"
-        f" keepdim=False) -> {returns}",
-    )
+    @converter(f"aten::{name}", f"aten::{name}.dim", f"aten::{name}.correction")
     def by_axes(
         ctx: ConversionContext,
         x: ITensor,
@@ -121,13 +114,7 @@ def vector_norm(
     return combine(ctx, "POW", total, 1 / order)
 
 
-_LINALG = "int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor"
-
-
-@converter(
-    f"aten::linalg_vector_norm(Tensor self, Scalar ord=2, {_LINALG}",
-    note=NAN_OF_EXTREMES,
-)
+@converter("aten::linalg_vector_norm", note=NAN_OF_EXTREMES)
 def linalg_vector_norm(
     ctx: ConversionContext,
     x: ITensor,
@@ -141,16 +128,13 @@ def linalg_vector_norm(
 
 
 @converter(
-    "aten::norm.Scalar(Tensor self, Scalar p=2) -> Tensor",
-    "aten::norm.ScalarOpt_dtype(Tensor self, Scalar? p, *, ScalarType dtype) -> Tensor",
-    "aten::norm.ScalarOpt_dim(Tensor self, Scalar? p, int[1] dim, bool keepdim=False) -> Tensor",
-    "aten::norm.ScalarOpt_dim_dtype(Tensor self, Scalar? p, int[1] dim, bool keepdim, *, ScalarType"
-    " dtype) -> Tensor",
+    "aten::norm.Scalar",
+    "aten::norm.ScalarOpt_dtype",
+    "aten::norm.ScalarOpt_dim",
+    "aten::norm.ScalarOpt_dim_dtype",
     note=NAN_OF_EXTREMES,
 )
-@converter(
-    "aten::frobenius_norm.dim(Tensor self, int[1] dim, bool keepdim=False) -> Tensor"
-)
+@converter("aten::frobenius_norm.dim")
 def norm(
     ctx: ConversionContext,
     x: ITensor,
@@ -164,19 +148,9 @@ def norm(
     return vector_norm(ctx, in_dtype(ctx, x, dtype), order, dim, keepdim=keepdim)
 
 
-_MATRIX = "int[] dim=[-2,-1], bool keepdim=False, *, ScalarType? dtype=None) -> Tensor"
-
-
-@converter(
-    f"aten::linalg_norm(Tensor self, Scalar? ord=None, {_LINALG}", note=NAN_OF_EXTREMES
-)
-@converter(
-    f"aten::linalg_matrix_norm(Tensor self, Scalar ord, {_MATRIX}", note=NAN_UNDEFINED
-)
-@converter(
-    f"aten::linalg_norm.ord_str(Tensor self, str ord, {_LINALG}",
-    f"aten::linalg_matrix_norm.str_ord(Tensor self, str ord='fro', {_MATRIX}",
-)
+@converter("aten::linalg_norm", note=NAN_OF_EXTREMES)
+@converter("aten::linalg_matrix_norm", note=NAN_UNDEFINED)
+@converter("aten::linalg_norm.ord_str", "aten::linalg_matrix_norm.str_ord")
 def linalg_norm(
     ctx: ConversionContext,
     x: ITensor,

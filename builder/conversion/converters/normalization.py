@@ -17,10 +17,7 @@ from builder.engine import ITensor, trt
 from builder.graph_types import Node
 
 
-@converter(
-    "aten::batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor?"
-    " running_var, bool training, float momentum, float eps, bool cudnn_enabled) -> Tensor"
-)
+@converter("aten::batch_norm")
 def batch_norm(
     ctx: ConversionContext,
     node: Node,
@@ -43,8 +40,7 @@ def batch_norm(
 
 
 @converter(
-    "aten::native_batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean,"
-    " Tensor? running_var, bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)",
+    "aten::native_batch_norm",
     when=lambda ctx, a: (
         "training updates the running statistics"
         if a.training and a.running_mean is not None
@@ -162,10 +158,7 @@ def standardized(
     return combine(ctx, "PROD", centered, inverse), mean, inverse
 
 
-@converter(
-    "aten::instance_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor?"
-    " running_var, bool use_input_stats, float momentum, float eps, bool cudnn_enabled) -> Tensor"
-)
+@converter("aten::instance_norm")
 def instance_norm(
     ctx: ConversionContext,
     x: ITensor,
@@ -239,13 +232,7 @@ def normalization_layer(
     return ctx.copy_sizes(x, layer.get_output(0))
 
 
-_LAYER = "Tensor input, SymInt[] normalized_shape, Tensor? weight"
-
-
-@converter(
-    f"aten::layer_norm({_LAYER}=None, Tensor? bias=None, float eps=1.0000000000000001e-05, bool"
-    " cudnn_enable=True) -> Tensor"
-)
+@converter("aten::layer_norm")
 def layer_norm(
     ctx: ConversionContext,
     x: ITensor,
@@ -267,9 +254,7 @@ def layer_norm(
     return normalized(ctx, x, axes, weight, bias, -1, eps)
 
 
-@converter(
-    f"aten::native_layer_norm({_LAYER}, Tensor? bias, float eps) -> (Tensor, Tensor, Tensor)"
-)
+@converter("aten::native_layer_norm")
 def native_layer_norm(
     ctx: ConversionContext,
     x: ITensor,
@@ -285,8 +270,7 @@ def native_layer_norm(
 
 
 @converter(
-    "aten::group_norm(Tensor input, int num_groups, Tensor? weight=None, Tensor? bias=None, "
-    "float eps=1.0000000000000001e-05, bool cudnn_enabled=True) -> Tensor",
+    "aten::group_norm",
     when=lambda ctx, a: (
         None
         if isinstance(ctx.size(a.input, 1), int)
@@ -317,10 +301,7 @@ def group_norm(
     return affine(ctx, result, weight, bias)
 
 
-@converter(
-    "aten::rms_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight=None, float? eps=None)"
-    " -> Tensor"
-)
+@converter("aten::rms_norm")
 def rms_norm(
     ctx: ConversionContext,
     x: ITensor,
@@ -347,7 +328,7 @@ def rms_norm(
     return ctx.cast(result, dtype if weight is None else ctx.promoted(x, weight))
 
 
-@converter("aten::_weight_norm(Tensor v, Tensor g, int dim=0) -> Tensor")
+@converter("aten::_weight_norm")
 def weight_norm(ctx: ConversionContext, v: Tensor, g: Tensor, dim: int) -> ITensor:
     """v g / |v|, the norm over every axis but `dim` (over all where dim is -1)"""
     v = ctx.tensor(v)

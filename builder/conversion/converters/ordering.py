@@ -160,12 +160,7 @@ def _topk_layer(
     return layer.get_output(0), layer.get_output(1)
 
 
-@converter(
-    "aten::topk(Tensor self, SymInt k, int dim=-1, bool largest=True, bool sorted=True)"
-    " -> (Tensor values, Tensor indices)",
-    when=within_limit(lambda ctx, a: a.k),
-    note=TIES,
-)
+@converter("aten::topk", when=within_limit(lambda ctx, a: a.k), note=TIES)
 def topk(ctx: ConversionContext, x: ITensor, k: Size, dim: int, largest: bool) -> Any:
     """The k largest or smallest along an axis, sorted, and their indices"""
     if ctx.rank(x) == 0:
@@ -182,35 +177,23 @@ def ordered(
     return topk_layers(ctx, x, ctx.size(x, dim), ctx.axis(x, dim), largest=descending)
 
 
-_SORTED = "int dim=-1, bool descending=False"
 _whole_axis = within_limit(_length)
 
 
-@converter(
-    f"aten::sort(Tensor self, {_SORTED}) -> (Tensor values, Tensor indices)",
-    f"aten::sort.stable(Tensor self, *, bool? stable, {_SORTED}) -> (Tensor values, Tensor"
-    " indices)",
-    when=_whole_axis,
-    note=TIES,
-)
+@converter("aten::sort", "aten::sort.stable", when=_whole_axis, note=TIES)
 def sort(ctx: ConversionContext, x: ITensor, dim: int, descending: bool) -> Any:
     """The values in order, and their indices"""
     return ordered(ctx, x, dim, descending=descending)
 
 
-@converter(
-    f"aten::argsort(Tensor self, {_SORTED}) -> Tensor",
-    f"aten::argsort.stable(Tensor self, *, bool stable, {_SORTED}) -> Tensor",
-    when=_whole_axis,
-    note=TIES,
-)
+@converter("aten::argsort", "aten::argsort.stable", when=_whole_axis, note=TIES)
 def argsort(ctx: ConversionContext, x: ITensor, dim: int, descending: bool) -> Any:
     """The indices of the values in order"""
     return ordered(ctx, x, dim, descending=descending)[1]
 
 
 @converter(
-    "aten::msort(Tensor self) -> Tensor",
+    "aten::msort",
     when=within_limit(lambda ctx, a: ctx.size(a.self, 0)),
     note=TIES,
 )
@@ -241,20 +224,13 @@ def extreme(
 
 @for_each(("max", True), ("min", False))
 def _register_extreme(name: str, largest: bool) -> None:
-    @converter(
-        f"aten::arg{name}(Tensor self, int? dim=None, bool keepdim=False) -> Tensor",
-        note=TIES,
-    )
+    @converter(f"aten::arg{name}", note=TIES)
     def index_of(
         ctx: ConversionContext, x: ITensor, dim: int | None, keepdim: bool
     ) -> Any:
         return extreme(ctx, x, dim, keepdim, largest)[1]
 
-    @converter(
-        f"aten::{name}.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor"
-        " indices)",
-        note=TIES,
-    )
+    @converter(f"aten::{name}.dim", note=TIES)
     def value_and_index(
         ctx: ConversionContext, node: Node, x: ITensor, dim: int, keepdim: bool
     ) -> Any:
@@ -266,12 +242,7 @@ def _register_extreme(name: str, largest: bool) -> None:
         ), torch.tensor(0)
 
 
-@converter(
-    "aten::kthvalue(Tensor self, SymInt k, int dim=-1, bool keepdim=False) -> (Tensor values,"
-    " Tensor indices)",
-    when=within_limit(lambda ctx, a: a.k),
-    note=TIES,
-)
+@converter("aten::kthvalue", when=within_limit(lambda ctx, a: a.k), note=TIES)
 def kthvalue(
     ctx: ConversionContext, x: ITensor, k: int, dim: int, keepdim: bool
 ) -> tuple[Any, ...]:

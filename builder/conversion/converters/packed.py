@@ -22,7 +22,6 @@ from builder.conversion.converters.recurrent import (
     module_of,
     reads_states,
     state_of,
-    tensors,
 )
 from builder.conversion.converters.sequences import sequence
 from builder.conversion.dynamic import Size, same_size
@@ -34,10 +33,6 @@ from builder.conversion.values import Tensor
 from builder.engine import ITensor
 from builder.graph_types import Node
 
-_ARGUMENTS = (
-    "Tensor data, Tensor batch_sizes, {}, Tensor[] params, bool has_biases, int num_layers, float"
-    " dropout, bool train, bool bidirectional)"
-)
 _PACKED = ("data", "batch_sizes")
 
 
@@ -53,8 +48,7 @@ def _packed_here(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
 
 
 @converter(
-    "aten::_pack_padded_sequence(Tensor input, Tensor lengths, bool batch_first) -> (Tensor,"
-    " Tensor)",
+    "aten::_pack_padded_sequence",
     note="an invalid length is clamped to 1 to the padded length; torch raises",
     folds=False,
 )
@@ -69,8 +63,7 @@ def pack(
 
 
 @converter(
-    "aten::_pad_packed_sequence(Tensor data, Tensor batch_sizes, bool batch_first, Scalar"
-    " padding_value, int total_length) -> (Tensor, Tensor)",
+    "aten::_pad_packed_sequence",
     when=_packed_here,
     packed=_PACKED,
     note="without total_length the size depends on the data: not on TensorRT-RTX",
@@ -107,9 +100,7 @@ def _require_features(ctx: ConversionContext, padded: ITensor) -> None:
 @for_each(*KINDS.items())
 def _register(name: str, kind: Kind) -> None:
     @converter(
-        f"aten::{name}.data({_ARGUMENTS.format(kind.hx)} -> {tensors(1 + kind.states)}",
-        when=(dropout_in_training, _packed_here),
-        packed=_PACKED,
+        f"aten::{name}.data", when=(dropout_in_training, _packed_here), packed=_PACKED
     )
     def layer(
         ctx: ConversionContext,
@@ -136,10 +127,7 @@ def _register(name: str, kind: Kind) -> None:
     layer.__doc__ = f"{module_of(name)} of a PackedSequence"
 
 
-@converter(
-    "aten::pad_sequence(Tensor[] sequences, bool batch_first=False, float padding_value=0., str"
-    ' padding_side="right") -> Tensor'
-)
+@converter("aten::pad_sequence")
 def pad_sequence(
     ctx: ConversionContext,
     sequences: list[ITensor],

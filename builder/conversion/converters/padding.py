@@ -73,10 +73,7 @@ def _fits(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
 @for_each(("reflection_pad", "reflect"), ("replication_pad", "replicate"))
 def _register(name: str, mode: str) -> None:
     @converter(
-        *(
-            f"aten::{name}{axes}d(Tensor self, SymInt[{2 * axes}] padding) -> Tensor"
-            for axes in (1, 2, 3)
-        ),
+        *(f"aten::{name}{axes}d" for axes in (1, 2, 3)),
         when=_fits,
     )
     def pad(ctx: ConversionContext, x: ITensor, padding: list[Size]) -> ITensor:
@@ -84,12 +81,7 @@ def _register(name: str, mode: str) -> None:
         return padded(ctx, x, padding, mode)
 
 
-@converter(
-    'aten::pad(Tensor self, SymInt[] pad, str mode="constant", float? value=None) -> Tensor',
-    "aten::constant_pad_nd(Tensor self, SymInt[] pad, Scalar value=0) -> Tensor",
-    "aten::_pad_enum(Tensor self, SymInt[] pad, int mode, float? value=None) -> Tensor",
-    when=_fits,
-)
+@converter("aten::pad", "aten::constant_pad_nd", "aten::_pad_enum", when=_fits)
 def pad(
     ctx: ConversionContext,
     x: ITensor,
@@ -102,7 +94,7 @@ def pad(
     return padded(ctx, x, pad, name, value or 0.0)
 
 
-@converter("aten::_pad_circular(Tensor self, SymInt[] pad) -> Tensor", when=_fits)
+@converter("aten::_pad_circular", when=_fits)
 def pad_circular(ctx: ConversionContext, x: ITensor, pad: list[Size]) -> Any:
     """x padded circularly"""
     return padded(ctx, x, pad, "circular")

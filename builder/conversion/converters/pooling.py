@@ -65,15 +65,7 @@ def floats(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
 
 @for_each(1, 2, 3)
 def _register_average(axes: int) -> None:
-    override = ", int? divisor_override=None" if axes > 1 else ""
-    zero = "0" if axes > 1 else "[0]"
-
-    @converter(
-        f"aten::avg_pool{axes}d(Tensor self, int[{axes}] kernel_size, int[{axes}] stride=[],"
-        f" int[{axes}] padding={zero}, bool ceil_mode=False, bool count_include_pad=True{override})"
-        " -> Tensor",
-        when=floats,
-    )
+    @converter(f"aten::avg_pool{axes}d", when=floats)
     def average(
         ctx: ConversionContext,
         x: ITensor,
@@ -118,19 +110,11 @@ def _average(
 # Maxima
 
 
-def _maximum_arguments(axes: int) -> str:
-    zero, one = ("0", "1") if axes > 1 else ("[0]", "[1]")
-    return (
-        f"(Tensor self, int[{axes}] kernel_size, int[{axes}] stride=[], int[{axes}] padding={zero},"
-        f" int[{axes}] dilation={one}, bool ceil_mode=False)"
-    )
-
-
 @for_each(1, 2, 3)
 def _register_maximum(axes: int) -> None:
     @converter(
-        f"aten::max_pool{axes}d{_maximum_arguments(axes)} -> Tensor",
-        f"aten::max_pool{axes}d_with_indices{_maximum_arguments(axes)} -> (Tensor, Tensor)",
+        f"aten::max_pool{axes}d",
+        f"aten::max_pool{axes}d_with_indices",
         note=NAN_UNDEFINED,
     )
     def maximum(

@@ -21,7 +21,7 @@ from builder.conversion.values import Operand
 from builder.engine import ITensor
 
 
-@converter("aten::square(Tensor self) -> Tensor")
+@converter("aten::square")
 def square(ctx: ConversionContext, x: ITensor) -> ITensor:
     """x x; of bools as int64"""
     if ctx.dtype(x) == torch.bool:
@@ -29,11 +29,7 @@ def square(ctx: ConversionContext, x: ITensor) -> ITensor:
     return combine(ctx, "PROD", x, x)
 
 
-@converter(
-    "aten::pow.Tensor_Tensor(Tensor self, Tensor exponent) -> Tensor",
-    "aten::pow.Tensor_Scalar(Tensor self, Scalar exponent) -> Tensor",
-    "aten::pow.Scalar(Scalar self, Tensor exponent) -> Tensor",
-)
+@converter("aten::pow.Tensor_Tensor", "aten::pow.Tensor_Scalar", "aten::pow.Scalar")
 def power(ctx: ConversionContext, x: Operand, exponent: Operand) -> Any:
     """self^exponent: products and roots for the exponents for which PyTorch uses them, POW of the
     absolute value for others

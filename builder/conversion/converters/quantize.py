@@ -29,10 +29,8 @@ NOTE = (
 
 
 @converter(
-    "aten::fake_quantize_per_tensor_affine(Tensor self, float scale, int zero_point, int quant_min,"
-    " int quant_max) -> Tensor",
-    "aten::fake_quantize_per_tensor_affine.tensor_qparams(Tensor self, Tensor scale, Tensor"
-    " zero_point, int quant_min, int quant_max) -> Tensor",
+    "aten::fake_quantize_per_tensor_affine",
+    "aten::fake_quantize_per_tensor_affine.tensor_qparams",
     note=NOTE,
     folds=False,
 )
@@ -67,8 +65,7 @@ def per_tensor(
 
 
 @converter(
-    "aten::fake_quantize_per_channel_affine(Tensor self, Tensor scale, Tensor zero_point, int axis,"
-    " int quant_min, int quant_max) -> Tensor",
+    "aten::fake_quantize_per_channel_affine",
     constants=("scale", "zero_point"),
     note=NOTE,
     folds=False,

@@ -29,11 +29,6 @@ class Kind(NamedTuple):
     cell: type[Cell]
     states: int
 
-    @property
-    def hx(self) -> str:
-        """The state's argument in a schema."""
-        return "Tensor[] hx" if self.states > 1 else "Tensor hx"
-
 
 KINDS = {
     "lstm": Kind(LSTM, 2),
@@ -42,13 +37,6 @@ KINDS = {
     "rnn_relu": Kind(Relu, 1),
 }
 """By operator's name."""
-
-
-def tensors(count: int) -> str:
-    """The results of a schema: this many tensors."""
-    if count > 1:
-        return f"({', '.join(['Tensor'] * count)})"
-    return "Tensor"
 
 
 def module_of(name: str) -> str:
@@ -62,8 +50,6 @@ def state_of(hx: ITensor | list[ITensor]) -> State:
 
 
 # Single cells
-
-_CELL = "Tensor w_ih, Tensor w_hh, Tensor? b_ih=None, Tensor? b_hh=None) ->"
 
 
 def single(
@@ -87,9 +73,7 @@ def single(
 
 @for_each(*KINDS.items())
 def _register_cell(name: str, kind: Kind) -> None:
-    @converter(
-        f"aten::{name}_cell(Tensor input, {kind.hx}, {_CELL} {tensors(kind.states)}"
-    )
+    @converter(f"aten::{name}_cell")
     def cell(
         ctx: ConversionContext,
         x: ITensor,
@@ -106,11 +90,6 @@ def _register_cell(name: str, kind: Kind) -> None:
 
 # Whole sequences
 
-_FLAGS = (
-    "Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool"
-    " bidirectional, bool batch_first)"
-)
-
 
 def dropout_in_training(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     """no dropout in training"""
@@ -126,10 +105,7 @@ def reads_states(node: Node) -> bool:
 
 @for_each(*KINDS.items())
 def _register_sequence(name: str, kind: Kind) -> None:
-    @converter(
-        f"aten::{name}.input(Tensor input, {kind.hx}, {_FLAGS} -> {tensors(1 + kind.states)}",
-        when=dropout_in_training,
-    )
+    @converter(f"aten::{name}.input", when=dropout_in_training)
     def layer(
         ctx: ConversionContext,
         node: Node,

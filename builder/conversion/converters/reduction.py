@@ -14,35 +14,12 @@ from builder.engine import ITensor
 
 Axes = list[int] | int | None
 
-_SUM_SCHEMAS = {
-    "sum": (
-        "sum(Tensor self, *, ScalarType? dtype=None) -> Tensor",
-        (
-            "sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType?"
-            " dtype=None) -> Tensor"
-        ),
-    ),
-    "prod": (
-        "prod(Tensor self, *, ScalarType? dtype=None) -> Tensor",
-        (
-            "prod.dim_int(Tensor self, int dim, bool keepdim=False, *, ScalarType? dtype=None) ->"
-            " Tensor"
-        ),
-    ),
-    "mean": (
-        "mean(Tensor self, *, ScalarType? dtype=None) -> Tensor",
-        (
-            "mean.dim(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) ->"
-            " Tensor"
-        ),
-    ),
-}
 LAYERS = {"sum": "SUM", "prod": "PROD", "mean": "AVG"}
 
 
-@for_each(*LAYERS)
-def _register(name: str) -> None:
-    @converter(*(f"aten::{schema}" for schema in _SUM_SCHEMAS[name]))
+@for_each(("sum", "dim_IntList"), ("prod", "dim_int"), ("mean", "dim"))
+def _register(name: str, overload: str) -> None:
+    @converter(f"aten::{name}", f"aten::{name}.{overload}")
     def by_axes(
         ctx: ConversionContext,
         x: ITensor,
@@ -99,11 +76,7 @@ def reduce_dims(
 
 @for_each(("max", "MAX", "largest"), ("min", "MIN", "smallest"))
 def _register_extreme(name: str, operation: str, adjective: str) -> None:
-    @converter(
-        f"aten::a{name}(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor",
-        f"aten::{name}(Tensor self) -> Tensor",
-        note=NAN_UNDEFINED,
-    )
+    @converter(f"aten::a{name}", f"aten::{name}", note=NAN_UNDEFINED)
     def by_axes(
         ctx: ConversionContext, x: ITensor, dim: Axes = None, keepdim: bool = False
     ) -> ITensor:
@@ -112,10 +85,7 @@ def _register_extreme(name: str, operation: str, adjective: str) -> None:
     by_axes.__doc__ = f"The {adjective} over axes, or of all elements"
 
 
-@converter(
-    "aten::aminmax(Tensor self, *, int? dim=None, bool keepdim=False) -> (Tensor min, Tensor max)",
-    note=NAN_UNDEFINED,
-)
+@converter("aten::aminmax", note=NAN_UNDEFINED)
 def aminmax(ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool) -> Any:
     """The smallest and the largest, over one axis or all"""
     return reduce_dims(ctx, "MIN", x, dim, keepdim=keepdim), reduce_dims(
@@ -125,11 +95,7 @@ def aminmax(ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool) -> Any
 
 @for_each(("any", "MAX"), ("all", "MIN"))
 def _register_truth(name: str, operation: str) -> None:
-    @converter(
-        f"aten::{name}.dim(Tensor self, int dim, bool keepdim=False) -> Tensor",
-        f"aten::{name}.dims(Tensor self, int[]? dim=None, bool keepdim=False) -> Tensor",
-        f"aten::{name}(Tensor self) -> Tensor",
-    )
+    @converter(f"aten::{name}.dim", f"aten::{name}.dims", f"aten::{name}")
     def by_axes(
         ctx: ConversionContext, x: ITensor, dim: Axes = None, keepdim: bool = False
     ) -> ITensor:
@@ -155,19 +121,13 @@ def truth(
     return result
 
 
-@converter(
-    "aten::count_nonzero(Tensor self, int? dim=None) -> Tensor",
-    "aten::count_nonzero.dim_IntList(Tensor self, int[] dim) -> Tensor",
-)
+@converter("aten::count_nonzero", "aten::count_nonzero.dim_IntList")
 def count_nonzero(ctx: ConversionContext, x: ITensor, dim: Axes) -> ITensor:
     """The number of nonzero elements"""
     return reduce_dims(ctx, "SUM", ctx.cast(ctx.cast(x, torch.bool), torch.int64), dim)
 
 
-@converter(
-    "aten::logsumexp(Tensor self, int[1] dim, bool keepdim=False) -> Tensor",
-    "aten::special_logsumexp(Tensor self, int[1] dim, bool keepdim=False) -> Tensor",
-)
+@converter("aten::logsumexp", "aten::special_logsumexp")
 def logsumexp(ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool) -> ITensor:
     """m + log(sum(exp(x - m))), m the maximum, so that exp cannot overflow; an infinite m counts as
     0, because inf - inf is NaN

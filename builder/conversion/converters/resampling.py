@@ -59,29 +59,15 @@ OPERATORS = (
     ("_upsample_bicubic2d_aa", CUBIC_AA, 2),
 )
 """The name, the method and the number of axes."""
-_SCALES = {
-    1: ("scales",),
-    2: ("scales_h", "scales_w"),
-    3: ("scales_d", "scales_h", "scales_w"),
-}
-
-
-def _align_argument(method: Method) -> str:
-    return "" if method.mode == "NEAREST" else "bool align_corners, "
 
 
 @for_each(*OPERATORS)
 def _register_by_size(name: str, method: Method, axes: int) -> None:
-    align = _align_argument(method)
-    scales = ", ".join(f"float? {s}=None" for s in _SCALES[axes])
-
-    @converter(
-        f"aten::{name}(Tensor self, SymInt[{axes}] output_size, {align}{scales}) -> Tensor"
-    )
+    @converter(f"aten::{name}")
     def to_size(
         ctx: ConversionContext, x: ITensor, output: Size | list[Size], *options: Any
     ) -> ITensor:
-        if not align:
+        if method.mode == "NEAREST":
             return resample(ctx, x, method, filled(output, axes), options)
         aligned, *scales = options
         return resample(ctx, x, method.aligned(aligned), filled(output, axes), scales)
@@ -89,16 +75,13 @@ def _register_by_size(name: str, method: Method, axes: int) -> None:
 
 @for_each(*OPERATORS)
 def _register_by_size_or_scale(name: str, method: Method, axes: int) -> None:
-    align = _align_argument(method)
-
-    @converter(
-        f"aten::{name}.vec(Tensor input, SymInt[]? output_size, {align}float[]? scale_factors) ->"
-        " Tensor"
-    )
+    @converter(f"aten::{name}.vec")
     def to_size_or_scale(
         ctx: ConversionContext, x: ITensor, output: list[Size] | None, *options: Any
     ) -> ITensor:
-        chosen = method.aligned(options[0]) if align else method
+        chosen = method
+        if method.mode != "NEAREST":
+            chosen = method.aligned(options[0])
         scales = [None] * axes if options[-1] is None else filled(options[-1], axes)
         if output is not None:
             return resample(ctx, x, chosen, filled(output, axes), scales)

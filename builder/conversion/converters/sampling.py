@@ -30,8 +30,7 @@ def _half(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
 
 @converter(
     *(
-        f"aten::{name}(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool"
-        " align_corners) -> Tensor"
+        f"aten::{name}"
         for name in ("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
     ),
     when=_half,
@@ -59,9 +58,7 @@ def grid_sampler(
     return ctx.set_sizes(layer.get_output(0), exprs)
 
 
-@converter(
-    "aten::affine_grid_generator(Tensor theta, SymInt[] size, bool align_corners) -> Tensor"
-)
+@converter("aten::affine_grid_generator")
 def affine_grid(
     ctx: ConversionContext, theta: ITensor, size: Sequence[Size], align_corners: bool
 ) -> ITensor:

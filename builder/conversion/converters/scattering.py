@@ -46,9 +46,7 @@ def unranked(ctx: ConversionContext, x: ITensor, result: ITensor) -> ITensor:
     return ctx.reshape(result, [])
 
 
-@converter(
-    "aten::scatter.src(Tensor self, int dim, Tensor index, Tensor src) -> Tensor"
-)
+@converter("aten::scatter.src")
 def scatter(
     ctx: ConversionContext, x: ITensor, dim: int, index: Tensor, src: ITensor
 ) -> ITensor:
@@ -60,9 +58,7 @@ def scatter(
     return unranked(ctx, x, result)
 
 
-@converter(
-    "aten::scatter.value(Tensor self, int dim, Tensor index, Scalar value) -> Tensor"
-)
+@converter("aten::scatter.value")
 def scatter_value(
     ctx: ConversionContext, x: ITensor, dim: int, index: Tensor, value: Scalar
 ) -> Any:
@@ -95,9 +91,7 @@ def along_axis(ctx: ConversionContext, index: Tensor, axis: int, rank: int) -> A
     return ctx.reshape(index, shape)
 
 
-@converter(
-    "aten::index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor"
-)
+@converter("aten::index_copy")
 def index_copy(
     ctx: ConversionContext, x: ITensor, dim: int, index: Tensor, source: ITensor
 ) -> ITensor:
@@ -111,10 +105,7 @@ def index_copy(
     return unranked(ctx, x, result)
 
 
-@converter(
-    "aten::index_fill.int_Scalar(Tensor self, int dim, Tensor index, Scalar value) -> Tensor",
-    "aten::index_fill.int_Tensor(Tensor self, int dim, Tensor index, Tensor value) -> Tensor",
-)
+@converter("aten::index_fill.int_Scalar", "aten::index_fill.int_Tensor")
 def index_fill(
     ctx: ConversionContext, x: ITensor, dim: int, index: Tensor, value: Operand
 ) -> ITensor:

@@ -72,10 +72,7 @@ def length_between(ctx: ConversionContext, start: Size, end: Size, step: Size) -
     return rounded // step  # type: ignore[no-any-return]
 
 
-@converter(
-    "aten::slice.Tensor(Tensor(a) self, int dim=0, SymInt? start=None, SymInt? end=None, SymInt"
-    " step=1) -> Tensor(a)"
-)
+@converter("aten::slice.Tensor")
 def slice_(
     ctx: ConversionContext,
     x: ITensor,
@@ -122,7 +119,7 @@ def where_negative(ctx: ConversionContext, index: DynamicScalar, moved: Size) ->
     return DynamicScalar(ctx, chosen, symbol, index.dtype)
 
 
-@converter("aten::select.int(Tensor(a) self, int dim, SymInt index) -> Tensor(a)")
+@converter("aten::select.int")
 def select(ctx: ConversionContext, x: ITensor, dim: int, index: Size) -> ITensor:
     """self[..., index, ...] on axis dim, without that axis"""
     axis = ctx.axis(x, dim)
@@ -138,8 +135,8 @@ def select_index(ctx: ConversionContext, x: ITensor, axis: int, index: Size) -> 
 
 
 @converter(
-    "aten::narrow(Tensor(a) self, int dim, SymInt start, SymInt length) -> Tensor(a)",
-    "aten::narrow.Tensor(Tensor(a) self, int dim, Tensor start, SymInt length) -> Tensor(a)",
+    "aten::narrow",
+    "aten::narrow.Tensor",
     constants=("start",),
     dynamic=("start", "length"),
 )

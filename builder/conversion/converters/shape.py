@@ -16,11 +16,7 @@ from builder.conversion.values import Tensor
 from builder.engine import ITensor
 
 
-@converter(
-    "aten::reshape(Tensor(a) self, SymInt[] shape) -> Tensor(a)",
-    "aten::_reshape_alias(Tensor(a) self, SymInt[] size, SymInt[] stride) -> Tensor(a)",
-    dynamic=("stride",),
-)
+@converter("aten::reshape", "aten::_reshape_alias", dynamic=("stride",))
 def reshaped(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size], /) -> ITensor:
     """The same values in row-major order, with other sizes (one may be -1); x itself if they are
     known to be equal.
@@ -35,9 +31,7 @@ def has_sizes(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size]) -> bool
     return ctx.exprs(x) == [expression(size) for size in sizes]
 
 
-@converter(
-    "aten::flatten.using_ints(Tensor(a) self, int start_dim=0, int end_dim=-1) -> Tensor(a)"
-)
+@converter("aten::flatten.using_ints")
 def flatten(
     ctx: ConversionContext, x: ITensor, start_dim: int, end_dim: int
 ) -> ITensor:
@@ -60,13 +54,13 @@ def merged(ctx: ConversionContext, x: ITensor, start: int, end: int) -> ITensor:
     return ctx.reshape(x, [*sizes[:start], volume, *sizes[end + 1 :]])
 
 
-@converter("aten::ravel(Tensor(a) self) -> Tensor(a)")
+@converter("aten::ravel")
 def ravel(ctx: ConversionContext, x: ITensor) -> ITensor:
     """All values in one axis."""
     return reshaped(ctx, x, [-1])
 
 
-@converter("aten::unflatten.int(Tensor(a) self, int dim, SymInt[] sizes) -> Tensor(a)")
+@converter("aten::unflatten.int")
 def unflatten(
     ctx: ConversionContext, x: ITensor, dim: int, sizes: list[Size]
 ) -> ITensor:
@@ -91,17 +85,13 @@ def permuted(ctx: ConversionContext, x: ITensor, order: Sequence[int]) -> ITenso
     return ctx.permute(x, order)
 
 
-@converter("aten::permute(Tensor(a) self, int[] dims) -> Tensor(a)")
+@converter("aten::permute")
 def permute(ctx: ConversionContext, x: ITensor, dims: list[int]) -> ITensor:
     """Axis i of the result is axis dims[i]."""
     return permuted(ctx, x, [ctx.axis(x, dim) for dim in dims])
 
 
-@converter(
-    "aten::transpose.int(Tensor(a) self, int dim0, int dim1) -> Tensor(a)",
-    "aten::swapaxes(Tensor(a) self, int axis0, int axis1) -> Tensor(a)",
-    "aten::swapdims(Tensor(a) self, int dim0, int dim1) -> Tensor(a)",
-)
+@converter("aten::transpose.int", "aten::swapaxes", "aten::swapdims")
 def transpose(
     ctx: ConversionContext, x: ITensor, first: int, second: int, /
 ) -> ITensor:
@@ -134,14 +124,14 @@ for _name, _build in {
     "mH.a": _matrix_transpose,
     "adjoint": _matrix_transpose,
 }.items():
-    converter(f"aten::{_name}(Tensor(a) self) -> Tensor(a)")(_build)
+    converter(f"aten::{_name}")(_build)
 
 
 @converter(
-    "aten::movedim.int(Tensor(a) self, int source, int destination) -> Tensor(a)",
-    "aten::moveaxis.int(Tensor(a) self, int source, int destination) -> Tensor(a)",
-    "aten::movedim.intlist(Tensor(a) self, int[] source, int[] destination) -> Tensor(a)",
-    "aten::moveaxis.intlist(Tensor(a) self, int[] source, int[] destination) -> Tensor(a)",
+    "aten::movedim.int",
+    "aten::moveaxis.int",
+    "aten::movedim.intlist",
+    "aten::moveaxis.intlist",
 )
 def movedim(
     ctx: ConversionContext,
@@ -165,7 +155,7 @@ def movedim(
     return permuted(ctx, x, order)
 
 
-@converter("aten::squeeze(Tensor(a) self) -> Tensor(a)")
+@converter("aten::squeeze")
 def squeeze(ctx: ConversionContext, x: ITensor) -> ITensor:
     """Removes the axes of size 1. Refused if a dynamic axis may have size 1, because the rank would
     depend on it.
@@ -188,10 +178,7 @@ def _may_be_one(ctx: ConversionContext, x: ITensor, axis: int) -> bool:
     return scalars.decided(ctx, "gt", ctx.size(x, axis), 1) is not True
 
 
-@converter(
-    "aten::squeeze.dim(Tensor(a) self, int dim) -> Tensor(a)",
-    "aten::squeeze.dims(Tensor(a) self, int[] dim) -> Tensor(a)",
-)
+@converter("aten::squeeze.dim", "aten::squeeze.dims")
 def squeeze_dim(ctx: ConversionContext, x: ITensor, dim: int | list[int]) -> ITensor:
     """Removes the specified axes of size 1. A dynamic axis stays if its range is above 1."""
     if ctx.rank(x) == 0:
@@ -209,16 +196,13 @@ def squeeze_dim(ctx: ConversionContext, x: ITensor, dim: int | list[int]) -> ITe
     return ctx.squeeze(x, [axis for axis in axes if x.shape[axis] == 1])
 
 
-@converter("aten::unsqueeze(Tensor(a) self, int dim) -> Tensor(a)")
+@converter("aten::unsqueeze")
 def unsqueeze(ctx: ConversionContext, x: ITensor, dim: int) -> ITensor:
     """A new axis of size 1."""
     return ctx.unsqueeze(x, [dim % (ctx.rank(x) + 1)])
 
 
-@converter(
-    "aten::expand(Tensor(a) self, SymInt[] size, *, bool implicit=False) -> Tensor(a)",
-    "aten::broadcast_to(Tensor(a) self, SymInt[] size) -> Tensor(a)",
-)
+@converter("aten::expand", "aten::broadcast_to")
 def expand(ctx: ConversionContext, x: ITensor, size: list[Size]) -> ITensor:
     """Axes of size 1 repeat up to `size`; -1 keeps an axis."""
     for length in size:
@@ -241,7 +225,7 @@ def _falls_below_zero(ctx: ConversionContext, size: DynamicScalar) -> bool:
     return span is not None and bool(span[0] < 0)
 
 
-@converter("aten::expand_as(Tensor(a) self, Tensor other) -> Tensor(a)")
+@converter("aten::expand_as")
 def expand_as(ctx: ConversionContext, x: ITensor, other: Tensor) -> ITensor:
     """self.expand(other.size())"""
     return ctx.expand(x, ctx.sizes(other))
@@ -269,7 +253,7 @@ def _broadcast(ctx: ConversionContext, a: Size, b: Size) -> Size:
     return larger
 
 
-@converter("aten::broadcast_tensors(Tensor[] tensors) -> Tensor[]")
+@converter("aten::broadcast_tensors")
 def broadcast_tensors(ctx: ConversionContext, tensors: list[ITensor]) -> list[ITensor]:
     """Each tensor expanded to the sizes that all broadcast to."""
     sizes = broadcast_sizes(ctx, tensors)
@@ -281,12 +265,12 @@ def _unchanged(ctx: ConversionContext, x: ITensor) -> ITensor:
     return x
 
 
-for _schema in (
-    "contiguous(Tensor(a) self, *, MemoryFormat memory_format=0) -> Tensor(a)",
-    "clone(Tensor self, *, MemoryFormat? memory_format=None) -> Tensor",
-    "detach(Tensor(a) self) -> Tensor(a)",
-    "alias(Tensor(a) self) -> Tensor(a)",
-    "lift_fresh(Tensor(a) self) -> Tensor(a)",
-    "lift_fresh_copy(Tensor self) -> Tensor",
+for _key in (
+    "contiguous",
+    "clone",
+    "detach",
+    "alias",
+    "lift_fresh",
+    "lift_fresh_copy",
 ):
-    converter(f"aten::{_schema}")(_unchanged)
+    converter(f"aten::{_key}")(_unchanged)

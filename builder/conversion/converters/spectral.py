@@ -24,9 +24,7 @@ def _real(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
 
 
 @converter(
-    "aten::stft(Tensor self, int n_fft, int? hop_length=None, int? win_length=None, Tensor?"
-    " window=None, bool normalized=False, bool? onesided=None, bool? return_complex=None, bool?"
-    " align_to_window=None) -> Tensor",
+    "aten::stft",
     when=_real,
     note=(
         "real and imaginary parts as a last axis: lowering requests them for a complex result"

@@ -38,10 +38,7 @@ def split_at(
     return result
 
 
-@converter(
-    "aten::split.Tensor(Tensor(a -> *) self, SymInt split_size, int dim=0) -> Tensor(a)[]",
-    "aten::unsafe_split.Tensor(Tensor self, SymInt split_size, int dim=0) -> Tensor[]",
-)
+@converter("aten::split.Tensor", "aten::unsafe_split.Tensor")
 def split(
     ctx: ConversionContext, node: Node, x: ITensor, split_size: Size, dim: int
 ) -> list[ITensor]:
@@ -85,10 +82,10 @@ def _unpacked(node: Node) -> int | None:
 
 
 @converter(
-    "aten::split.sizes(Tensor(a -> *) self, SymInt[] split_size, int dim=0) -> Tensor(a)[]",
-    "aten::split(Tensor(a -> *) self, int[] split_sizes, int dim=0) -> Tensor(a)[]",
-    "aten::split_with_sizes(Tensor(a -> *) self, SymInt[] split_sizes, int dim=0) -> Tensor(a)[]",
-    "aten::unsafe_split_with_sizes(Tensor self, SymInt[] split_sizes, int dim=0) -> Tensor[]",
+    "aten::split.sizes",
+    "aten::split",
+    "aten::split_with_sizes",
+    "aten::unsafe_split_with_sizes",
 )
 def split_with_sizes(
     ctx: ConversionContext, x: ITensor, sizes: list[Size], /, dim: int
@@ -97,10 +94,7 @@ def split_with_sizes(
     return split_at(ctx, x, ctx.axis(x, dim), sizes)
 
 
-@converter(
-    "aten::chunk(Tensor(a -> *) self, int chunks, int dim=0) -> Tensor(a)[]",
-    "aten::unsafe_chunk(Tensor self, int chunks, int dim=0) -> Tensor[]",
-)
+@converter("aten::chunk", "aten::unsafe_chunk")
 def chunk(
     ctx: ConversionContext, node: Node, x: ITensor, chunks: int, dim: int
 ) -> list[ITensor]:
@@ -158,9 +152,7 @@ def _least_with_fewer(low: int, chunks: int) -> float:
     return math.inf
 
 
-@converter(
-    "aten::tensor_split.sections(Tensor(a -> *) self, SymInt sections, int dim=0) -> Tensor(a)[]"
-)
+@converter("aten::tensor_split.sections")
 def tensor_split(
     ctx: ConversionContext, x: ITensor, sections: int, dim: int
 ) -> list[ITensor]:
@@ -176,9 +168,7 @@ def tensor_split(
     return split_at(ctx, x, axis, lengths)
 
 
-@converter(
-    "aten::tensor_split.indices(Tensor(a -> *) self, SymInt[] indices, int dim=0) -> Tensor(a)[]"
-)
+@converter("aten::tensor_split.indices")
 def tensor_split_at(
     ctx: ConversionContext, x: ITensor, indices: list[Size], dim: int
 ) -> list[ITensor]:
@@ -192,10 +182,7 @@ def tensor_split_at(
     ]
 
 
-@converter(
-    "aten::tensor_split.tensor_indices_or_sections("
-    "Tensor(a -> *) self, Tensor tensor_indices_or_sections, int dim=0) -> Tensor(a)[]"
-)
+@converter("aten::tensor_split.tensor_indices_or_sections")
 def tensor_split_tensor(
     ctx: ConversionContext, x: ITensor, tensor_indices_or_sections: Tensor, dim: int
 ) -> list[ITensor]:
@@ -214,18 +201,18 @@ def _register_axis_split(name: str, axis: int) -> None:
             return 0
         return axis
 
-    @converter(f"aten::{name}.int(Tensor(a -> *) self, int sections) -> Tensor(a)[]")
+    @converter(f"aten::{name}.int")
     def sections(ctx: ConversionContext, x: ITensor, sections: int) -> list[ITensor]:
         """tensor_split of a fixed axis"""
         return list(tensor_split(ctx, x, sections, dim(ctx, x)))
 
-    @converter(f"aten::{name}.array(Tensor(a -> *) self, int[] indices) -> Tensor(a)[]")
+    @converter(f"aten::{name}.array")
     def array(ctx: ConversionContext, x: ITensor, indices: list[Size]) -> list[ITensor]:
         """tensor_split of a fixed axis"""
         return list(tensor_split_at(ctx, x, indices, dim(ctx, x)))
 
 
-@converter("aten::unbind.int(Tensor(a -> *) self, int dim=0) -> Tensor(a)[]")
+@converter("aten::unbind.int")
 def unbind(ctx: ConversionContext, x: ITensor, dim: int) -> list[Any] | TensorList:
     """The slices of an axis, without it. For a dynamic axis, a list that loops may read."""
     axis = ctx.axis(x, dim)

@@ -51,14 +51,14 @@ ROUNDING = {"ceil": "CEIL", "floor": "FLOOR", "round": "ROUND"}
 
 @for_each(*REAL.items())
 def _register_real(name: str, operation: str) -> None:
-    @converter(f"aten::{name}(Tensor self) -> Tensor")
+    @converter(f"aten::{name}")
     def real(ctx: ConversionContext, x: ITensor) -> ITensor:
         return ctx.unary(operation, floating(ctx, x))
 
 
 @for_each(*ANY_NUMBER.items())
 def _register_any_number(name: str, operation: str) -> None:
-    @converter(f"aten::{name}(Tensor self) -> Tensor")
+    @converter(f"aten::{name}")
     def number(ctx: ConversionContext, x: ITensor) -> ITensor:
         dtype = ctx.dtype(x)
         if dtype == torch.bool or (dtype == torch.uint8 and operation == "ABS"):
@@ -68,7 +68,7 @@ def _register_any_number(name: str, operation: str) -> None:
 
 @for_each(*ROUNDING.items())
 def _register_rounding(name: str, operation: str) -> None:
-    @converter(f"aten::{name}(Tensor self) -> Tensor")
+    @converter(f"aten::{name}")
     def rounding(ctx: ConversionContext, x: ITensor) -> ITensor:
         if ctx.dtype(x).is_floating_point:
             return ctx.unary(operation, x)
@@ -82,19 +82,19 @@ def _register_rounding(name: str, operation: str) -> None:
     ("rad2deg", None, 180 / math.pi),
 )
 def _register_scaled(name: str, operation: str | None, factor: float) -> None:
-    @converter(f"aten::{name}(Tensor self) -> Tensor")
+    @converter(f"aten::{name}")
     def scaled(ctx: ConversionContext, x: ITensor) -> ITensor:
         x = floating(ctx, x)
         return combine(ctx, "PROD", ctx.unary(operation, x) if operation else x, factor)
 
 
-@converter("aten::positive(Tensor self) -> Tensor")
+@converter("aten::positive")
 def positive(ctx: ConversionContext, x: ITensor) -> Any:
     """x itself"""
     return x
 
 
-@converter("aten::trunc(Tensor self) -> Tensor", "aten::fix(Tensor self) -> Tensor")
+@converter("aten::trunc", "aten::fix")
 def trunc(ctx: ConversionContext, x: ITensor) -> ITensor:
     """The integer part, toward zero."""
     if ctx.dtype(x).is_floating_point:
@@ -102,13 +102,13 @@ def trunc(ctx: ConversionContext, x: ITensor) -> ITensor:
     return x
 
 
-@converter("aten::frac(Tensor self) -> Tensor")
+@converter("aten::frac")
 def frac(ctx: ConversionContext, x: ITensor) -> ITensor:
     """x - trunc(x)"""
     return combine(ctx, "SUB", x, truncated(ctx, x))
 
 
-@converter("aten::round.decimals(Tensor self, *, int decimals) -> Tensor")
+@converter("aten::round.decimals")
 def round_decimals(ctx: ConversionContext, x: ITensor, decimals: int) -> ITensor:
     """round(x 10^decimals) / 10^decimals"""
     if not ctx.dtype(x).is_floating_point:
@@ -120,34 +120,26 @@ def round_decimals(ctx: ConversionContext, x: ITensor, decimals: int) -> ITensor
     )
 
 
-@converter(
-    "aten::log1p(Tensor self) -> Tensor", "aten::special_log1p(Tensor self) -> Tensor"
-)
+@converter("aten::log1p", "aten::special_log1p")
 def log_of_one_plus(ctx: ConversionContext, x: ITensor) -> ITensor:
     """log(1 + x), accurate for small x"""
     return log1p(ctx, floating(ctx, x))
 
 
-@converter(
-    "aten::expm1(Tensor self) -> Tensor", "aten::special_expm1(Tensor self) -> Tensor"
-)
+@converter("aten::expm1", "aten::special_expm1")
 def exp_minus_one(ctx: ConversionContext, x: ITensor) -> ITensor:
     """exp(x) - 1, accurate for small x"""
     return expm1(ctx, floating(ctx, x))
 
 
-@converter(
-    "aten::exp2(Tensor self) -> Tensor", "aten::special_exp2(Tensor self) -> Tensor"
-)
+@converter("aten::exp2", "aten::special_exp2")
 def exp2(ctx: ConversionContext, x: ITensor) -> ITensor:
     """2^x as a power: exp(x ln 2) would multiply the rounding of the product by x"""
     x = floating(ctx, x)
     return ctx.elementwise("POW", ctx.like_scalar(x, 2.0), x)
 
 
-@converter(
-    "aten::sinc(Tensor self) -> Tensor", "aten::special_sinc(Tensor self) -> Tensor"
-)
+@converter("aten::sinc", "aten::special_sinc")
 def sinc(ctx: ConversionContext, x: ITensor) -> ITensor:
     """sin(a) / a, a = pi x; near 0 the series 1 - a^2/6 (1 - a^2/20), because CUDA's fast sine has
     an absolute error of 2^-21 (CUDA programming guide, "Intrinsic functions"); at 0.1 the next term
@@ -160,10 +152,7 @@ def sinc(ctx: ConversionContext, x: ITensor) -> ITensor:
     return choose(ctx, less(ctx, ctx.unary("ABS", angle), 0.1), near, far)
 
 
-@converter(
-    "aten::logit(Tensor self, float? eps=None) -> Tensor",
-    "aten::special_logit(Tensor self, float? eps=None) -> Tensor",
-)
+@converter("aten::logit", "aten::special_logit")
 def logit(ctx: ConversionContext, x: ITensor, eps: float | None) -> Any:
     """log(z / (1 - z)), z = x within [eps, 1 - eps]"""
     x = floating(ctx, x)
@@ -192,9 +181,7 @@ ERFC = (
 """
 
 
-@converter(
-    "aten::erfc(Tensor self) -> Tensor", "aten::special_erfc(Tensor self) -> Tensor"
-)
+@converter("aten::erfc", "aten::special_erfc")
 def erfc(ctx: ConversionContext, x: ITensor) -> ITensor:
     """t exp(-x^2 + P(t)) with t = 1 / (1 + |x| / 2), 2 minus that for negative x: 1 - erf(x) would
     cancel

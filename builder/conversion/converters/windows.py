@@ -16,9 +16,7 @@ from builder.conversion.registry import converter
 from builder.engine import ITensor, trt
 
 
-@converter(
-    "aten::unfold(Tensor(a) self, int dimension, int size, int step) -> Tensor(a)"
-)
+@converter("aten::unfold")
 def unfold(
     ctx: ConversionContext, x: ITensor, dimension: int, size: int, step: int
 ) -> ITensor:
@@ -57,10 +55,7 @@ def window_count(
     return span // stride + 1
 
 
-@converter(
-    "aten::im2col(Tensor self, int[2] kernel_size, int[2] dilation, int[2] padding, int[2] stride)"
-    " -> Tensor"
-)
+@converter("aten::im2col")
 def im2col(
     ctx: ConversionContext,
     x: ITensor,
@@ -102,11 +97,7 @@ def _floating(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
     return "col2im with a dynamic number of channels" if channels < 0 else None
 
 
-@converter(
-    "aten::col2im(Tensor self, SymInt[2] output_size, int[2] kernel_size, int[2] dilation, int[2]"
-    " padding, int[2] stride) -> Tensor",
-    when=_floating,
-)
+@converter("aten::col2im", when=_floating)
 def col2im(
     ctx: ConversionContext,
     x: ITensor,
