@@ -11,10 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import sympy
+
 from builder.conversion.context import ConversionContext, Unconvertible
-from builder.conversion.dynamic import Size
+from builder.conversion.dynamic import Size, expression
 from builder.engine import ITensor
-from builder.graph_types import Node
+from builder.graph_types import Node, Use, Value
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +28,77 @@ class TensorList:
     front: list[Any]
     rows: Any
     count: Size
+
+
+class RecentElements(list[Any]):
+    """The last elements of a list, in a loop that appends one element per iteration. `front` are
+    the elements before the loop, and `length` the number of elements in this iteration, if known.
+    """
+
+    front: list[Any]
+    length: Any = None
+
+    def at(self, index: Size) -> Any:
+        """The element at an index. Raises Unconvertible if it is not one of these."""
+        if isinstance(index, int) and 0 <= index < len(self.front):
+            return self.front[index]
+        distance: Size | None = index
+        if not isinstance(index, int) or index >= 0:
+            distance = self._from_the_end(index)
+        if not isinstance(distance, int) or not -len(self) <= distance < 0:
+            raise Unconvertible(
+                "a loop with a dynamic trip count reads an element of a list to which it appends,"
+                " and it is not one of the last that the list had before the loop",
+                "keep the element in a variable of its own",
+            )
+        return self[distance]
+
+    def _from_the_end(self, index: Size) -> int | None:
+        """The index, from the end of the list, if it is the same in all iterations."""
+        if self.length is None:
+            return None
+        distance = sympy.expand(expression(index) - self.length)
+        return int(distance) if distance.is_Integer else None
+
+
+def recent_reads(parameter: Value, output: Value, length: int) -> int:
+    """How many of its last elements a loop may read of a list to which it appends, which has
+    `length` elements before the loop. `parameter` is the list in the body, `output` the list after
+    the append. 0 if the body uses the list in another way.
+    """
+    before = [use for use in parameter.uses() if not _is(use.user, output.node())]
+    after = [use for use in output.uses() if use.user.kind() != "prim::Return"]
+    one_append = len(before) == len(parameter.uses()) - 1
+    returned_once = len(after) == len(output.uses()) - 1
+    if not (one_append and returned_once and all(map(_gets_item, [*before, *after]))):
+        return 0
+    appended = [_constant_index(use.user) for use in after]
+    if any(index is None or index >= 0 for index in appended):
+        return 0
+    indices = [_constant_index(use.user) for use in before]
+    depths = [-index - 1 for index in appended if index is not None]
+    depths += [
+        length if index is None or index >= 0 else -index  # an index of the counter
+        for index in indices
+    ]
+    return max(1, *depths) if max(1, *depths) <= length else 0
+
+
+def _is(node: Node, other: Node) -> bool:
+    return (
+        node.output().debugName() == other.output().debugName()
+        if (node.outputsSize() == other.outputsSize() == 1)
+        else False
+    )
+
+
+def _gets_item(use: Use) -> bool:
+    return use.user.kind() == "aten::__getitem__" and use.offset == 0
+
+
+def _constant_index(node: Node) -> int | None:
+    index = node.inputsAt(1)
+    return index.toIValue() if index.node().kind() == "prim::Constant" else None
 
 
 def is_list(values: list[Any]) -> bool:

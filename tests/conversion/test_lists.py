@@ -142,6 +142,47 @@ class Lengthened(nn.Module):
         return steps, wide, flat
 
 
+class LastElements(nn.Module):
+    """Each iteration reads the elements appended by the last ones, by indices from either end."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        sums, indexed = [x[0]], [x[0] * 2]
+        pairs, totals = [x[0], x[0] + 1, x[0] - 1], [x.sum(0)]
+        for row in range(x.size(0)):
+            sums.append(sums[-1] * 0.5 + x[row])
+            indexed.append(indexed[row] * 0.5 + x[row] + indexed[0])
+            pairs.append(pairs[-1] - pairs[-3] * 0.5 + x[row])
+            totals += [x[row] + totals[-1]]
+        return (
+            torch.stack(sums, 1),
+            torch.stack(indexed),
+            torch.cat(pairs, -1),
+            torch.stack(totals),
+        )
+
+
+class ReadsAfterAppending(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        rows, y = [x[0]], x[0]
+        for row in range(x.size(0)):
+            rows.append(x[row] + 1)
+            y = y * 0.5 + rows[-1] * rows[-2]
+        return torch.stack(rows), y
+
+
+class Branched(nn.Module):
+    """Only some iterations read the list."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = [x[0]]
+        for row in range(x.size(0)):
+            y = x[row]
+            if row > 1:
+                y = y + rows[-1]
+            rows.append(y)
+        return torch.stack(rows)
+
+
 @pytest.mark.parametrize(
     "module",
     [
@@ -153,6 +194,9 @@ class Lengthened(nn.Module):
         Turned(),
         Parts(),
         Lengthened(),
+        LastElements(),
+        ReadsAfterAppending(),
+        Branched(),
     ],
     ids=lambda m: type(m).__name__,
 )
@@ -164,11 +208,24 @@ def test_loop_beyond_unrolling_limit() -> None:
     check(Recurrent(), torch.randn(100, 2, 3), **CLOSE, compile=False)
 
 
-class Within(nn.Module):
+class Outdated(nn.Module):
+    """The element read is farther from the end in each iteration."""
+
     def forward(self, x: Tensor) -> Tensor:
-        rows = [x[0]]
+        rows = [x[0], x[0]]
         for row in range(x.size(0)):
-            rows.append(rows[-1] + x[row])
+            rows.append(rows[row // 2] + x[row])
+        return torch.stack(rows)
+
+
+class EmptyBefore(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        rows: list[Tensor] = []
+        for row in range(x.size(0)):
+            if row > 0:
+                rows.append(rows[-1] + x[row])
+            else:
+                rows.append(x[row])
         return torch.stack(rows)
 
 
@@ -206,7 +263,8 @@ class Before(nn.Module):
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
-        (Within(), "append one tensor per iteration, read no element"),
+        (Outdated(), "is not one of the last that the list had before the loop"),
+        (EmptyBefore(), "append one tensor per iteration, read the last elements"),
         (Ended(), "append one tensor per iteration, .* and not end early"),
         (Several(), "must append exactly one tensor per iteration"),
         (Sizes(), "reads a list whose length is known only at run time"),

@@ -13,6 +13,7 @@ from builder.conversion import scalars
 from builder.conversion.arguments import static
 from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import Size
+from builder.conversion.lists import RecentElements
 from builder.conversion.overloads import of_dict, of_list, overloads
 from builder.conversion.registry import evaluator
 from builder.graph_types import Node
@@ -108,6 +109,8 @@ def empty_dict(ctx: ConversionContext) -> dict[Any, Any]:
 @evaluator("aten::__getitem__.t", "aten::__getitem__.str", "aten::select.t")
 def get_item(ctx: ConversionContext, values: list[Any], index: Size) -> Any:
     """values[index] of a list or a string"""
+    if isinstance(values, RecentElements):
+        return values.at(index)
     return values[static(index, "the index")]
 
 

@@ -17,7 +17,7 @@ from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.evaluators.branches import zeros_for_unset
 from builder.conversion.facts import is_tensor
 from builder.conversion.layers import computed_in, copy_facts
-from builder.conversion.lists import TensorList, cat
+from builder.conversion.lists import RecentElements, TensorList, cat, recent_reads
 from builder.conversion.registry import evaluator
 from builder.conversion.sizes import inputs_of
 from builder.conversion.values import UNSET, Scalar, Tensor
@@ -163,7 +163,7 @@ def _looped(
     _limit(ctx, layer, trip_count)
     inputs, outputs = list(body.inputs()), list(body.outputs())
     count = trip_count if _only_counts(condition, outputs[0]) else None
-    state = [
+    state: list[Any] = [
         _carried(ctx, layer, value, parameter, output, count)
         for value, parameter, output in zip(
             carried, inputs[1:], outputs[1:], strict=True
@@ -171,6 +171,9 @@ def _looped(
     ]
     counter = _counter(ctx, layer, trip_count) if inputs[0].uses() else 0
     while_condition = _while(ctx, layer, condition, outputs[0])
+    for item in state:
+        if isinstance(item, _GrowingRead):
+            item.count_from(counter)
     inside = [counter, *(item.inside for item in state)]
     continues, *following = _iteration_in_engine(ctx, body, inside)
     if any(value is MISSING for value in (continues, *following)):
@@ -187,6 +190,7 @@ def _check_carried(ctx: ConversionContext, state: list[Any], first: int) -> None
     """Raise Unconvertible if TensorRT computes the loop incorrectly: it exchanges carried values,
     or none of its layers, which begin at `first`, reads one of them.
     """
+    state = [part for item in state for part in getattr(item, "recent", [item])]
     if _swaps(state) and not ctx.capabilities.takes("RECURRENCE.SWAPPED", "FLOAT"):
         raise Unconvertible(tensorrt8.SWAP_IN_LOOP, tensorrt8.NEWER_OR_FIXED)
     if ctx.capabilities.takes("RECURRENCE.UNREAD", "FLOAT"):
@@ -265,16 +269,18 @@ def _carried(
     """The recurrence of a loop-carried value. `count` is the trip count, if nothing else ends the
     loop.
     """
-    # the body sees only the elements of this iteration, so it must not read the list
-    are_used_once = len(parameter.uses()) == len(output.uses()) == 1
-    adds = are_used_once and output.node().kind() == "aten::add"
     is_parameter = []
-    if adds:
+    if output.node().kind() == "aten::add":
         is_parameter = [
             part.debugName() == parameter.debugName() for part in output.node().inputs()
         ]
     if count is not None and isinstance(value, list) and any(is_parameter):
-        return _Growing(ctx, layer, value, count, at_the_end=is_parameter[0])
+        if len(parameter.uses()) == len(output.uses()) == 1:
+            return _Growing(ctx, layer, value, count, at_the_end=is_parameter[0])
+        if is_parameter[0]:
+            reads = recent_reads(parameter, output, len(value))
+            if reads:
+                return _GrowingRead(ctx, layer, value, count, parameter, output, reads)
     if count is not None and (axis := _joined_axis(parameter, output)) is not None:
         return _Lengthening(ctx, layer, value, count, axis)
     if value is UNSET and output.debugName() != parameter.debugName():
@@ -359,6 +365,42 @@ class _Growing:
         if not self.at_the_end:
             rows = flipped(self.ctx, rows, [0])
         return TensorList(self.front, self.ctx.cast(rows, self.dtype), self.count)
+
+
+class _GrowingRead(_Growing):
+    """A list to which each iteration appends a tensor, and whose last `reads` elements it may read:
+    each of these is a loop-carried value. The list has them before the loop.
+    """
+
+    def __init__(
+        self,
+        ctx: ConversionContext,
+        layer: Any,
+        value: list[Tensor],
+        count: Size,
+        parameter: Value,
+        output: Value,
+        reads: int,
+    ) -> None:
+        super().__init__(ctx, layer, value, count)
+        if not all(is_tensor(item) or isinstance(item, torch.Tensor) for item in value):
+            raise _uncarried(value, parameter.debugName())
+        self.recent = [
+            _Carried(ctx, layer, item, parameter, output) for item in value[-reads:]
+        ]
+        self.inside = RecentElements(item.inside for item in self.recent)
+        self.inside.front = value
+
+    def count_from(self, counter: Any) -> None:
+        """Use the iteration number to find elements by their index."""
+        if isinstance(counter, DynamicScalar):
+            self.inside.length = len(self.front) + counter.expr
+
+    def follow(self, value: Any) -> None:
+        """Record the element that this iteration appends, and move the others by one."""
+        super().follow(value[len(self.recent) :])
+        for item, following in zip(self.recent, value[1:], strict=True):
+            item.follow(following)
 
 
 class _Lengthening(_Growing):
@@ -512,7 +554,8 @@ def _uncarried(value: object, name: str) -> Unconvertible:
     if isinstance(value, list | TensorList):
         return Unconvertible(
             f"a loop with a dynamic trip count changes {nested.named(name, 'a list')}: it may"
-            " only append one tensor per iteration, read no element, and not end early",
+            " only append one tensor per iteration, read the last elements of a list that has them"
+            " before the loop, and not end early",
             "write the tensors to y[i] = ..., or use a loop with a fixed trip count",
         )
     described = nested.named(name, "a loop-carried value", "the loop-carried value ")
