@@ -30,7 +30,14 @@ from builder.lowering.folding import propagate_constants
 from builder.lowering.lazy_attributes import CachedAttribute
 from builder.lowering.locations import source_line, source_range
 from builder.lowering.marking import inline_and_mark
-from builder.lowering.objects import ModuleObject, is_object, read_attribute
+from builder.lowering.objects import (
+    ModuleObject,
+    TableEntry,
+    is_object,
+    is_table,
+    read_attribute,
+    table_entries,
+)
 from builder.lowering.regions import make_plain
 from builder.lowering.steps import FREEZE, LOWER_GRAPH, Steps
 
@@ -216,12 +223,22 @@ def lower_attributes(graph: Graph, module: Any) -> None:
     owner_input = next(iter(graph.inputs()))
     owners = {owner_input.unique(): module}
     containers = list[tuple[str, Any]]()
+    read_items = list[Node]()
     # in program order: an object comes before its attributes
     for node in ir.nodes_of(graph, "prim::GetAttr"):
         owner = owners.get(node.inputsAt(0).unique())
         if owner is None:
             continue
         name = node.s("name")
+        if isinstance(owner, TableEntry):
+            _read_entry(graph, node, owner)
+            read_items.append(node)
+            continue
+        if is_table(node):
+            items = table_entries(owner, node)
+            owners |= {item.output().unique(): entry for item, entry in items}
+            read_items += [node, *(item for item, _ in items)]
+            continue
         attribute = read_attribute(owner, node)
         if isinstance(attribute, torch._C.ScriptModule | ModuleObject):
             owners[node.output().unique()] = attribute
@@ -234,7 +251,56 @@ def lower_attributes(graph: Graph, module: Any) -> None:
             node.output().replaceAllUsesWith(constant)
             if isinstance(attribute, list | dict | tuple):
                 containers.append((name, constant))
+    for node in reversed(read_items):
+        node.destroy()
     _refuse_written(graph, containers)
+
+
+def _read_entry(graph: Graph, node: Node, entry: TableEntry) -> None:
+    """Replace the read of an attribute by a constant if there is one key: for all others the module
+    raises KeyError. Else read a dictionary with this attribute of all objects.
+    """
+    kind = node.output().type()
+    contents = {
+        key: _nested_constant(graph, node, attribute, kind)
+        for key, attribute in entry.attributes(node).items()
+    }
+    if len(contents) == 1:
+        (content,) = contents.values()
+        return node.output().replaceAllUsesWith(content)
+    pairs = [
+        part
+        for key, content in contents.items()
+        for part in (ir.insert_constant(graph, key, node), content)
+    ]
+    table = ir.C.DictType(entry.key.type(), kind)
+    attributes = ir.insert(graph, "prim::DictConstruct", pairs, node, [table]).output()
+    read = ir.insert(graph, "aten::__getitem__", [attributes, entry.key], node, [kind])
+    return node.output().replaceAllUsesWith(read.output())
+
+
+def _nested_constant(graph: Graph, node: Node, content: Any, kind: Type) -> Value:
+    """A value of this type. torch has no constants of lists of tuples, and no empty ones of lists
+    whose elements are not tensors.
+    """
+    constructors = {
+        "ListType": "prim::ListConstruct",
+        "TupleType": "prim::TupleConstruct",
+        "DictType": "prim::DictConstruct",
+    }
+    constructor = constructors.get(kind.kind())
+    if constructor is None or not isinstance(content, list | tuple | dict):
+        return _constant(graph, node, content)
+    inner = kind.containedTypes()
+    items = list(content)
+    if isinstance(content, dict):
+        items = [part for pair in content.items() for part in pair]
+    kinds = inner * (1 if kind.kind() == "TupleType" else len(content))
+    values = [
+        _nested_constant(graph, node, item, part)
+        for item, part in zip(items, kinds, strict=True)
+    ]
+    return ir.insert(graph, constructor, values, node, [kind]).output()
 
 
 def _refuse_written(graph: Graph, containers: list[tuple[str, Value]]) -> None:

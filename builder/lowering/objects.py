@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from builder.graph_types import Node, Type
+from builder.graph_types import Node, Type, Value
 from builder.lowering import ir
 
 READ, WRITE = "prim::GetAttr", "prim::SetAttr"
@@ -22,6 +22,62 @@ class ModuleObject:
 
     module: Any
     reads: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class ObjectTable:
+    """A dictionary of objects that an attribute of a module holds, such as the recipes of an einops
+    layer: the module, the reads that lead to it, and its keys.
+    """
+
+    module: Any
+    reads: tuple[Node, ...]
+    keys: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class TableEntry:
+    """The object of an ObjectTable for a key that is a value of the graph."""
+
+    table: ObjectTable
+    key: Value
+
+    def attributes(self, read: Node) -> dict[Any, Any]:
+        """The attribute that a node reads, of the objects of all keys."""
+        table = self.table
+        return {
+            key: _evaluated(table.module, (*table.reads, read), key)
+            for key in table.keys
+        }
+
+
+def is_table(read: Node) -> bool:
+    """Whether a node reads a dictionary of objects of which the graph only reads attributes."""
+    kind = read.output().type()
+    if kind.kind() != "DictType" or not is_object(kind.containedTypes()[1]):
+        return False
+    items = [use.user for use in read.output().uses()]
+    return all(
+        item.kind() == "aten::__getitem__"
+        and all(_reads_plain(use.user) for use in item.output().uses())
+        for item in items
+    )
+
+
+def _reads_plain(node: Node) -> bool:
+    return node.kind() == READ and not is_object(node.output().type())
+
+
+def table_entries(owner: Any, read: Node) -> list[tuple[Node, TableEntry]]:
+    """The nodes that read objects of a dictionary of a module or ModuleObject, which `read` reads,
+    and these objects.
+    """
+    reads = (read,)
+    if isinstance(owner, ModuleObject):
+        owner, reads = owner.module, (*owner.reads, read)
+    table = ObjectTable(owner, reads, tuple(_evaluated(owner, reads, keys=True)))
+    items = [use.user for use in read.output().uses()]
+    return [(item, TableEntry(table, item.inputsAt(1))) for item in items]
 
 
 def is_object(kind: Type) -> bool:
@@ -47,15 +103,31 @@ def read_attribute(owner: Any, read: Node) -> Any:
     return _evaluated(owner, reads)
 
 
-def _evaluated(module: Any, reads: tuple[Node, ...]) -> Any:
+def _evaluated(
+    module: Any, reads: tuple[Node, ...], key: Any = None, *, keys: bool = False
+) -> Any:
     """The result of these reads. Python may not know the class of an object in a file, so a graph
-    reads it.
+    reads it. With `key`, the last read is of the item of a dictionary; with `keys`, the result is
+    the list of a dictionary's keys.
     """
     graph: Any = torch._C.Graph()
     value = graph.addInput().setType(module._type())
-    for read in reads:
+    for index, read in enumerate(reads):
+        if key is not None and index == len(reads) - 1:
+            item = value.type().containedTypes()[1]
+            value = _appended(graph, _ITEM, [value, graph.insertConstant(key)], item)
         node = graph.appendNode(graph.create(READ, [value], 1))
         node.s_("name", read.s("name"))
         value = node.output().setType(read.output().type())
+    if keys:
+        kind = torch.ListType(value.type().containedTypes()[0])
+        value = _appended(graph, "aten::keys", [value], kind)
     graph.registerOutput(value)
     return ir.C._create_function_from_graph("read_attribute", graph)(module)
+
+
+_ITEM = "aten::__getitem__"
+
+
+def _appended(graph: Any, kind: str, inputs: list[Any], result: Any) -> Any:
+    return graph.appendNode(graph.create(kind, inputs, 1)).output().setType(result)

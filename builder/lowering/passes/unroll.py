@@ -44,9 +44,46 @@ def trip_count(node: Node, limit: int) -> int | None:
     continues = ir.constant(next(iter(ir.first_block(node).outputs())))
     if start is False:
         return 0
+    if start is True and count is not None:
+        counted = _counted(node)
+        if counted is not None:
+            count, continues = min(counted, count), True
     if count is None or start is not True or continues is not True or count > limit:
         return None
     return max(int(count), 0)
+
+
+def _counted(loop: Node) -> int | None:
+    """The trip count of a loop that ends only when a carried number, which grows by 1, reaches a
+    constant: torch writes `for` with `continue` or a list in this way.
+    """
+    body = ir.first_block(loop)
+    continues, *following = body.outputs()
+    compared = continues.node()
+    if compared.kind() == "aten::__and__" and ir.constant(compared.inputsAt(1)) is True:
+        compared = compared.inputsAt(0).node()
+    if compared.kind() != "aten::lt" or compared.owningBlock() != body:
+        return None
+    number, bound = ir.inputs(compared)
+    _, *parameters = body.inputs()
+    for parameter, value, start in zip(
+        parameters, following, ir.inputs(loop)[2:], strict=True
+    ):
+        if value.unique() == number.unique() and _next_of(value, parameter):
+            ends = ir.constant(start), ir.constant(bound)
+            if all(type(end) is int for end in ends):
+                return max(int(ends[1] - ends[0]), 1)
+    return None
+
+
+def _next_of(value: Value, number: Value) -> bool:
+    """Whether a value is number + 1."""
+    node = value.node()
+    return (
+        node.kind() == "aten::add"
+        and node.inputsAt(0).unique() == number.unique()
+        and ir.constant(node.inputsAt(1)) == 1
+    )
 
 
 def _outermost(loops: list[Node]) -> list[Node]:
