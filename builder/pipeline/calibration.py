@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 Arrays = Mapping[str, Any]
 
+EVERY = 5
+"""One row of so many is held out to measure the error."""
+LEAST_ROWS = 2 * EVERY
+"""The fewest rows of which some are held out."""
+
 
 def batches(
     spec: ModelSpec, calibration: Calibration, goldens: Sequence[Golden] | None
@@ -35,6 +40,68 @@ def batches(
 
     Raises UsageError, with the line of the manifest, for a file that does not have the model's
     inputs.
+    """
+    every = read_sets(spec, calibration, goldens)
+    return [batch for tensors in every for batch in _partitioned(spec, tensors)]
+
+
+def divided(
+    spec: ModelSpec, calibration: Calibration, goldens: Sequence[Golden] | None
+) -> tuple[list[list[torch.Tensor]], list[list[torch.Tensor]]]:
+    """(the `batches` without every fifth row, batches of these rows). Without a shared batch axis a
+    set of arrays is one row. The second part is empty if there are fewer than ten rows.
+
+    Raises UsageError like `batches`.
+    """
+    every = read_sets(spec, calibration, goldens)
+    rows = [_count(spec, tensors) for tensors in every]
+    if sum(rows) < LEAST_ROWS:
+        every = [batch for tensors in every for batch in _partitioned(spec, tensors)]
+        return every, []
+    parts: tuple[list[list[torch.Tensor]], ...] = ([], [])
+    first = 0
+    for tensors, count in zip(every, rows, strict=True):
+        for part, some in zip(parts, _divided(spec, tensors, first), strict=True):
+            part += _partitioned(spec, some) if some else []
+        first += count
+    return parts[0], parts[1]
+
+
+def _count(spec: ModelSpec, tensors: Sequence[torch.Tensor]) -> int:
+    """The number of rows: 1 without a shared batch axis."""
+    return tensors[0].shape[0] if shared_first_axis(spec.inputs) else 1
+
+
+def _divided(
+    spec: ModelSpec, tensors: list[torch.Tensor], first: int
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """(the rows for ranges, the held-out rows) of one set, whose first row has the number `first`.
+    A part without rows is an empty list. A set is not divided if a part would have fewer rows than
+    the axis allows.
+    """
+    import torch
+
+    axis = shared_first_axis(spec.inputs)
+    if axis is None:
+        return ([], tensors) if first % EVERY == EVERY - 1 else (tensors, [])
+    numbers = torch.arange(first, first + tensors[0].shape[0])
+    is_held = numbers % EVERY == EVERY - 1
+    counts = (int((~is_held).sum()), int(is_held.sum()))
+    least = spec.inputs[0].dims[axis][0]
+    if any(0 < count < least for count in counts):
+        return tensors, []
+    seen, held = (
+        [tensor[rows] for tensor in tensors] if count else []
+        for rows, count in zip((~is_held, is_held), counts, strict=True)
+    )
+    return seen, held
+
+
+def read_sets(
+    spec: ModelSpec, calibration: Calibration, goldens: Sequence[Golden] | None
+) -> list[list[torch.Tensor]]:
+    """The tensors of each set of arrays, in the order and dtypes of the spec's inputs. Raises
+    UsageError like `batches`.
     """
     collected: list[list[torch.Tensor]] = []
     for index, item in enumerate(calibration.data):
@@ -50,7 +117,7 @@ def batches(
         for arrays in read:
             tensors = [_tensor(tensor, arrays, where) for tensor in spec.inputs]
             _check_axes(spec, tensors, where)
-            collected += _partitioned(spec, tensors)
+            collected.append(tensors)
     return collected
 
 

@@ -168,7 +168,7 @@ _FIX_PACKED = (
     "torch packs a padded batch as nested tensors here, and then returns zeros for padding, which"
     " the network does not: build nn.TransformerEncoder with enable_nested_tensor=False"
 )
-_FIX_8_BITS = (
+FIX_8_BITS = (
     "list the layers with the lowest SQNR (`trt-build check`) in keep_fp32, calibrate with more "
     "data or another method, or allow more noise with tolerance: {noise: ...}"
 )
@@ -186,7 +186,7 @@ def _fix(spec: ModelSpec, module: Any) -> str:
     from builder.conversion import HALF, plugin_functions
 
     if eight_bits(spec):
-        return _FIX_8_BITS
+        return FIX_8_BITS
     if spec.precision in HALF:
         return _FIX_HALF
     added = [*plugin_functions(), *_passes_of_plugins()]
