@@ -16,9 +16,13 @@ INT8_LOW = -128
 INT8_HIGH = 127
 
 
+LEAST = torch.finfo(torch.float32).tiny
+"""The smallest scale. A smaller one has few bits or is zero, and zero divides to NaN."""
+
+
 def scale_of(greatest: float, dtype: torch.dtype) -> torch.Tensor:
     """The scale for a largest magnitude, as float32 of rank 0. For a tensor of zeros it is 1."""
-    return torch.tensor(greatest / MOST[dtype] or 1.0)
+    return torch.tensor(max(greatest / MOST[dtype], LEAST) if greatest else 1.0)
 
 
 def weight_scale(
@@ -29,7 +33,7 @@ def weight_scale(
     if axis is None:
         return scale_of(float(sizes.max()) if sizes.numel() else 0.0, dtype)
     most = sizes.amax([i for i in range(weight.dim()) if i != axis])
-    return torch.where(most > 0, most / MOST[dtype], 1.0)
+    return torch.where(most > 0, (most / MOST[dtype]).clamp(min=LEAST), 1.0)
 
 
 def insert(

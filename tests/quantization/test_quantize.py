@@ -21,6 +21,7 @@ from builder.errors import UsageError
 from builder.lowering import ir, lower
 from builder.parity import compare
 from builder.quantization import quantize
+from builder.quantization.nodes import scale_of
 from builder.quantization.products import FAKE
 from builder.quantization.results import COMPUTED, TRANSPOSED
 from builder.quantization.statistics import METHODS
@@ -673,3 +674,28 @@ def test_scalar_residual_is_rounded_in_float() -> None:
     assert not parity_problems(
         builder.reference.run(conversion, inputs), [module(*inputs)], "int8"
     )
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("share", [1, 2], ids=["all", "every second"])
+def test_weights_near_zero_have_a_scale(precision: str, share: int) -> None:
+    """A scale that float32 rounds to zero makes results NaN, here of a channel of tiny weights."""
+    supported(precision)
+    torch.manual_seed(0)
+    layer = nn.Linear(8, 4)
+    with torch.no_grad():
+        layer.weight[2] = 0.0
+        layer.weight[2, ::share] = 1e-43
+    x = torch.randn(4, 8)
+    spec = builder.TensorSpec("float32", (4, 8))
+    lowered = lower(torch.jit.script(layer), specs=[spec])
+    quantized = quantize(lowered, [[x]], precision)
+    assert quantized.layers[0].quantized
+    conversion = builder.convert(quantized.lowered, [spec], precision=precision)
+    (output,) = builder.reference.run(conversion, [x])
+    assert float((output - layer(x).detach()).abs().max()) < 0.2
+
+
+def test_activations_near_zero_have_a_scale() -> None:
+    assert float(scale_of(1e-45, torch.int8)) > 0
+    assert float(scale_of(0.0, torch.int8)) == 1
