@@ -138,6 +138,34 @@ def data_of_files(spec: ModelSpec) -> tuple[Golden, ...]:
     )
 
 
+def beyond_data(spec: ModelSpec, golden: Golden) -> str:
+    """The first float input of the golden that is more than a quarter larger than in every file of
+    calibration data, and both magnitudes. Empty if there is none, or if goldens calibrate, too.
+    """
+    data = data_of_files(spec)
+    if not data or (spec.calibration and "goldens" in spec.calibration.data):
+        return ""
+    for tensor in spec.inputs:
+        name = str(tensor.name)
+        if "float" not in tensor.dtype or name not in golden.inputs:
+            continue
+        reach = _largest(golden.inputs[name])
+        usual = max(_largest(one.inputs[name]) for one in data)
+        if reach > 1.25 * usual:
+            return (
+                f"input {name!r} reaches {reach:.3g} in this golden and {usual:.3g} in the"
+                " calibration data, and larger values saturate"
+            )
+    return ""
+
+
+def _largest(array: Any) -> float:
+    """The largest magnitude of an array."""
+    import numpy as np
+
+    return float(np.abs(array.astype(np.float64)).max(initial=0.0))
+
+
 def _sets(spec: ModelSpec, path: Path, where: str) -> Iterator[Arrays]:
     if path.suffix == ".npz":
         yield from read_sets(path).values()

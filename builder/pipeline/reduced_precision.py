@@ -127,8 +127,8 @@ def quantized(
         skip=(*chosen.skip, *spec.keep_fp32),
         held_out=others,
     )
-    if result.trial is None:
-        return result
+    if result.trial is None or not any(layer.quantized for layer in result.layers):
+        return replace(result, trial=None)
     found = held_out.measure(spec, lowered, result.trial, names, others)
     return replace(result, trial=None, held_out=found)
 

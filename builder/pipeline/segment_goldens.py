@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from builder import lowering, parity, triton
 from builder.errors import ParityError
 from builder.manifest import ModelSpec, TensorSpec
+from builder.pipeline import calibration
 
 if TYPE_CHECKING:
     import torch
@@ -173,6 +174,11 @@ FIX_8_BITS = (
     "data or another method, or allow more noise with tolerance: {noise: ...}"
 )
 
+_FIX_DATA = (
+    "scale the model's inputs to about 1, add `goldens` to calibration: {data}, which widens the"
+    " ranges, or allow more noise with tolerance: {noise: ...}"
+)
+
 
 def eight_bits(spec: ModelSpec) -> bool:
     """Whether quantization, rather than a defect, is the likely reason for a difference."""
@@ -275,6 +281,8 @@ def _fix_of_network(
     )
     if not (stable.passed and _is_stable(module, tensors, golden, spec)):
         return AMPLIFIES
+    if eight_bits(spec) and (reason := calibration.beyond_data(spec, golden)):
+        return f"{reason}: {_FIX_DATA}"
     if spec.precision == "fp32" and _accumulates(conversion, golden, spec):
         return ACCUMULATES
     return _fix(spec, module)

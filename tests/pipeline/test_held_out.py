@@ -11,9 +11,11 @@ import pytest
 import torch
 from torch import nn
 
+from builder.errors import ParityError
 from builder.manifest import ModelSpec, load
-from builder.pipeline import calibration, reduced_precision, stages
+from builder.pipeline import Clock, Order, calibration, check, reduced_precision, stages
 from builder.quantization import quantize
+from builder.triton import Golden
 from tests.cli.conftest import manifest_of, save
 
 DATA = "precision: {precision}\ncalibration: {{data: [own.npz]}}\n"
@@ -123,3 +125,38 @@ def test_fewer_than_ten_rows_are_not_measured(tmp_path: Path) -> None:
     assert "held-out" not in result.quantized.summary
     data = reduced_precision.as_data(result.quantized)
     assert data is not None and data["held_out"] is None
+
+
+def test_nothing_in_8_bits_has_no_noise(tmp_path: Path) -> None:
+    data = normal(40)
+    data[7, 3] = np.inf
+    result = reduced(spec_of(tmp_path, {"x": data}))
+    assert any("values that are not finite" in text for text in result.warnings)
+    assert result.quantized is not None and result.quantized.held_out is None
+    assert "held-out" not in result.quantized.summary
+
+
+@pytest.mark.parametrize(
+    ("scale", "more"), [(0.1, ""), (0.0, ""), (0.1, ", goldens"), (2.0, "")]
+)
+def test_goldens_beyond_the_calibration_data_are_named(
+    tmp_path: Path, scale: float, more: str
+) -> None:
+    spec = spec_of(tmp_path, {"x": normal(40) * np.float32(scale)})
+    file = tmp_path / "net.yaml"
+    file.write_text(file.read_text().replace("own.npz", f"own.npz{more}"))
+    (spec,) = load(tmp_path)
+    inputs = {"x": np.full((4, 8), 3.5, np.float32)}
+    reason = calibration.beyond_data(spec, Golden("p0-opt", inputs, {}))
+    saturates = scale < 1 and not more
+    assert reason.startswith("input 'x' reaches 3.5 in this golden") == saturates
+
+
+def test_a_refusal_for_small_calibration_data_says_so(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, {"x": normal(40) * np.float32(0.05)})
+    with pytest.raises(ParityError) as refused:
+        check(Order(spec, tmp_path / "out"), Clock("net", lambda *_: None))
+    assert "in the calibration data, and larger values saturate" in str(
+        refused.value.fix
+    )
+    assert "add `goldens`" in str(refused.value.fix)
