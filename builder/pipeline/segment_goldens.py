@@ -171,12 +171,12 @@ _FIX_PACKED = (
 )
 FIX_8_BITS = (
     "list the layers with the lowest SQNR (`trt-build check`) in keep_fp32, calibrate with more "
-    "data or another method, or allow more noise with tolerance: {noise: ...}"
+    "data or another method, or allow more with tolerance: {noise: ..., atol: ...}"
 )
 
 _FIX_DATA = (
     "scale the model's inputs to about 1, add `goldens` to calibration: {data}, which widens the"
-    " ranges, or allow more noise with tolerance: {noise: ...}"
+    " ranges, or allow more with tolerance: {noise: ..., atol: ...}"
 )
 
 
