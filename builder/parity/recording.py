@@ -10,6 +10,7 @@ import time
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -611,14 +612,19 @@ class _Recorder:
             f" {dict(sizes)}): {_reason(failure)}",
             where=str(self.spec.path),
             fix=(
-                "correct the shapes, dims and dtypes in the manifest, or give inputs of your own"
-                f"{self._rows_needed} (manifest: goldens: FILE.npz)"
+                f"correct the shapes, dims and dtypes in the manifest{_named(self.spec.manifest)},"
+                f" or give inputs of your own{self._rows_needed} (manifest: goldens: FILE.npz)"
                 f"{_BAKED if 'size' in str(failure) else ''}"
             ),
         )
 
 
 _BAKED = "; a traced module may hold the sizes that it was traced with"
+
+
+def _named(manifest: Path | None) -> str:
+    """The path of the manifest after a space, or nothing for a model without one."""
+    return "" if manifest is None else f" {manifest}"
 
 
 def _reason(failure: Exception | None) -> str:

@@ -80,7 +80,8 @@ def test_module_that_rejects_generated_inputs_needs_user_inputs(tmp_path: Path) 
     file = saved(tmp_path, torch.jit.script(Large()), X)
     with pytest.raises(ModelFileError, match="large only") as error:
         checked(file, tmp_path / "out")
-    assert "correct the shapes, dims and dtypes in the manifest" in str(error.value)
+    manifest = file.with_suffix(".yaml")
+    assert f"dims and dtypes in the manifest {manifest}, or give" in str(error.value)
     assert "inputs of your own with two rows or more" in str(error.value)
     for rows in (1, 3):
         np.savez(tmp_path / "own.npz", x=np.full((rows, 4), 1e20, np.float32))
