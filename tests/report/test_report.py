@@ -171,6 +171,7 @@ def test_page_is_one_file_and_escapes_names(found: dict[str, Any]) -> None:
 
 def test_markdown_has_a_row_per_model_and_escapes_names(found: dict[str, Any]) -> None:
     text = report.render(found, "markdown")
+    assert text.splitlines()[2].endswith(f"trt-build {found['trt_build']}.")
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     assert len(rows) == 1 + len(found["models"])
     assert {row.count(" |") for row in (re.sub(r"\\\|", "", row) for row in rows)} == {
