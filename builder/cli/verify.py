@@ -51,7 +51,9 @@ if TYPE_CHECKING:
     help="Fail for each model that torch ran instead of a plan.",
 )
 @options.path(
+    "--require-signature",
     "--signature",
+    "signature",
     metavar="PUBLIC_KEY",
     help="Fail for each model without a valid signature of this key.",
 )

@@ -87,7 +87,14 @@ def test_verify_fails_for_an_unsigned_folder(
     published: Path, run: Run, keys: Path
 ) -> None:
     public = keys / "sign.pub"
-    arguments = ("verify", published, "--serve", "--signature", public, "--json")
+    arguments = (
+        "verify",
+        published,
+        "--serve",
+        "--require-signature",
+        public,
+        "--json",
+    )
     run("sign", published, "--key", keys / "sign.key")
     assert run(*arguments).exit_code == 0
     assert run(*arguments).exit_code == 0, (
