@@ -229,7 +229,7 @@ def client_limit(
     """
     if cpu >= BUSY:
         more = "; use more with --processes" if processes < cores else ""
-        return f"client processes used {cpu:.0%} of a core each{more}"
+        return f"client processes used {cpu * 100:.0f} % of a core each{more}"
     if send_delay_ms > max(LATE * median_ms, LATE_MS):
         return f"requests were sent up to {send_delay_ms:.1f} ms late"
     return None

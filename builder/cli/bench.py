@@ -14,6 +14,7 @@ from builder import report
 from builder.cli import options, verify
 from builder.cli.command import command
 from builder.cli.terminal import Terminal
+from builder.printable import counted
 from builder.progress import Progress
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from builder.bench import Change, Endpoint, LevelResult, ModelBench
     from builder.bench import Limit as MeasuredLimit
 
-COLUMNS = ("load", "req/s", "p50", "p90", "p95", "p99", "p99.9", "errors", "client")
+COLUMNS = ("load", "req/s", "p50", "p90", "p95", "p99", "p99.9", "errors", "client CPU")
 SERVER_COLUMNS = ("load", "queue", "input", "infer", "output", "batches", "of rows")
 CHANGE_COLUMNS = (
     "model",
@@ -157,10 +158,7 @@ def bench_command(terminal: Terminal, /, repository: Path, **settings: Any) -> i
     chosen = _options(settings)
     before = baseline.read(settings["compare"]) if settings["compare"] else None
     urls = settings["url"], settings["grpc_url"], settings["metrics_url"]
-    if settings["serve"] == any(urls[:2]):
-        raise click.UsageError(
-            "pass --serve, or the address of an endpoint (--url, --grpc-url)"
-        )
+    _require_one_endpoint(settings["serve"], any(urls[:2]))
     _require_writable(settings["baseline"], repository, settings["record"])
     verify.quiet_interrupts()
     with (
@@ -249,6 +247,16 @@ def _endpoint(
         yield Endpoint(http, grpc)
 
 
+def _require_one_endpoint(serve: bool, address: bool) -> None:
+    """Raise UsageError unless one of --serve and an address is given."""
+    from builder.parity import missing_address
+
+    if serve and address:
+        raise click.UsageError("pass --serve or the address of an endpoint, not both")
+    if not serve and not address:
+        raise missing_address("bench", ", or --serve")
+
+
 def _require_writable(file: Path | None, repository: Path, record: bool) -> None:
     """Raise EnvironmentProblem if the results cannot be written where they are requested."""
     if file is not None:
@@ -285,7 +293,8 @@ def _show_model(terminal: Terminal, bench: ModelBench) -> None:
         memory = f", {bench.memory} shared memory"
     sizes = ", ".join(bench.sizes)
     terminal.line(
-        f"{bench.name}: {bench.protocol}{memory}; requests: {sizes}", bold=True
+        f"{bench.name}: {bench.protocol}{memory}; latency in ms; requests: {sizes}",
+        bold=True,
     )
     if bench.problem:
         terminal.line(f"FAILED {bench.name}: {bench.problem}", color="red")
@@ -308,7 +317,7 @@ def _show_limit(terminal: Terminal, limit: MeasuredLimit) -> None:
         rate = f"{limit.rate:.1f} requests/s"
     terminal.line(
         f"highest rate with {limit.percentile} <= {limit.ms:g} ms: {rate}"
-        f" ({len(limit.trials)} trials)"
+        f" ({counted(len(limit.trials), 'trial')})"
     )
     if limit.rate is None and (reason := _too_few_requests(limit)):
         terminal.line(f"{reason}: use a lower percentile, such as p90")
@@ -359,7 +368,7 @@ def _level(level: LevelResult) -> list[str]:
         f"{level.throughput.value:.0f} ± {half:.0f}",
         *("-" if latency is None else f"{latency.value:.2f}" for latency in latencies),
         str(sum(level.errors.values())),
-        f"{level.client_cpu:.0%}",
+        f"{level.client_cpu * 100:.0f} %",
     ]
 
 

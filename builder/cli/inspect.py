@@ -46,8 +46,10 @@ def inspect_command(terminal: Terminal, /, target: Path, **settings: Any) -> Non
     For a model of a repository, print its inputs, outputs and provenance. For a repository, print
     its models.
     """
+    from builder import manifest
+
     if not target.exists():
-        raise UsageError(f"{target} does not exist")
+        raise manifest.missing_path(target)
     kind = next(kind for matches, kind in KINDS if matches(target))
     if kind is _network:
         kind(terminal, target, settings)

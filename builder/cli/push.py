@@ -13,6 +13,7 @@ from builder.cli import options
 from builder.cli.command import command
 from builder.cli.terminal import Terminal
 from builder.cli.verify import quiet_interrupts
+from builder.errors import UsageError
 
 if TYPE_CHECKING:
     from builder.deployment import Pushed, Target
@@ -98,8 +99,8 @@ def _carry_figures(
 def _target(served: Path, url: str | None, settings: dict[str, Any]) -> Target:
     """The server that reads the repository `served`, and how long to wait for it."""
     if not url:
-        raise click.UsageError(
-            "push requires the address of the server: --url HOST:PORT"
+        raise UsageError(
+            "push needs the address of the server", fix="pass --url HOST:PORT"
         )
     access = _with_control_token(settings["access"], settings["control_token_file"])
     return deployment.Target(

@@ -57,7 +57,7 @@ def rollback_command(
         served = "already served, unchanged"
     else:
         state = "rolled back"
-        served = f"served, and was {before}"
+        served = f"served instead of version {before}"
     data = {"repository": repository, "model": model, "from": before, "to": now}
     data["state"] = state
     terminal.result(data, lambda: terminal.line(f"{model}: version {now} is {served}"))

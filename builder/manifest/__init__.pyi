@@ -8,6 +8,7 @@ from .arrays import UNNAMED as UNNAMED
 from .arrays import read_arrays as read_arrays
 from .arrays import read_sets as read_sets
 from .folder import find_models as find_models
+from .folder import missing_path as missing_path
 from .folder import unread as unread
 from .inputs import merged_profile as merged_profile
 from .inputs import parse_input as parse_input

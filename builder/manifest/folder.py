@@ -53,15 +53,7 @@ def find_models(path: Path) -> list[ModelFiles]:
     if path.exists() and not (path.is_dir() or path.is_file()):
         raise UsageError(f"{path} is neither a folder nor a file")
     if not path.exists():
-        siblings = (
-            [sibling.name for sibling in path.parent.iterdir()]
-            if path.parent.is_dir()
-            else []
-        )
-        raise UsageError(
-            f"{path} does not exist",
-            fix=did_you_mean(path.name, siblings, otherwise_list=False),
-        )
+        raise missing_path(path)
     models = list(_in_folder(path)) if path.is_dir() else [_files_of_path(path)]
     if not models:
         suffixes = ", ".join(f"*{suffix}" for suffix in MODEL_SUFFIXES)
@@ -70,6 +62,19 @@ def find_models(path: Path) -> list[ModelFiles]:
             fix=f"add TorchScript files or exported programs ({suffixes}), each with a manifest",
         )
     return sorted(models, key=lambda model: model.name)
+
+
+def missing_path(path: Path) -> UsageError:
+    """The error for a path that does not exist, with the nearest name in its folder."""
+    siblings = (
+        [sibling.name for sibling in path.parent.iterdir()]
+        if path.parent.is_dir()
+        else []
+    )
+    return UsageError(
+        f"{path} does not exist",
+        fix=did_you_mean(path.name, siblings, otherwise_list=False),
+    )
 
 
 def _refuse_encoding(path: Path) -> None:

@@ -9,6 +9,7 @@ from .bisect import compare_value as compare_value
 from .bisect import first_difference as first_difference
 from .bisect import graph_and_network as graph_and_network
 from .calling import call_module as call_module
+from .clients import missing_address as missing_address
 from .comparison import Comparison as Comparison
 from .comparison import OutputComparison as OutputComparison
 from .comparison import compare as compare

@@ -194,11 +194,16 @@ def connected(
         for client in clients.values():
             stack.enter_context(closing(client))
         if not clients:
-            raise UsageError(
-                f"{command} needs the address of an endpoint",
-                fix=f"pass --url HOST:PORT or --grpc-url HOST:PORT{other_options}",
-            )
+            raise missing_address(command, other_options)
         yield clients
+
+
+def missing_address(command: str, other_options: str = "") -> UsageError:
+    """The error of a `command` without the address of an endpoint or one of its `other_options`."""
+    return UsageError(
+        f"{command} needs the address of an endpoint",
+        fix=f"pass --url HOST:PORT or --grpc-url HOST:PORT{other_options}",
+    )
 
 
 def _open(

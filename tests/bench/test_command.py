@@ -33,8 +33,10 @@ def test_client_counts_equal_server_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "--serve, or the address"),
-        (["--serve", "--url", "localhost:1"], "--serve, or the address"),
+        (
+            ["--serve", "--url", "localhost:1"],
+            "or the address of an endpoint, not both",
+        ),
         (["--serve", "--concurrency", "1.5"], "whole numbers"),
         (["--serve", "--rate", "fast"], "not a list of positive numbers"),
         (["--serve", "--limit", "p42=1ms"], "not a limit, such as p99=20ms"),
@@ -61,5 +63,5 @@ def test_no_rate_has_its_reason(
     limit = Limit(percentile, 20.0, None, ({"rate": 200.0, "ms": ms},))
     bench._show_limit(Terminal(), limit)
     first, *rest = capsys.readouterr().out.splitlines()
-    assert first.endswith("no rate (1 trials)")
+    assert first.endswith("no rate (1 trial)")
     assert reason in "".join(rest) and bool(rest) is bool(reason)

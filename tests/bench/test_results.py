@@ -86,7 +86,7 @@ def test_latency_is_measured_from_the_intended_time() -> None:
 
 
 def test_busy_client_is_reported_as_the_limit() -> None:
-    assert "96% of a core each; use more" in (
+    assert "96 % of a core each; use more" in (
         results.client_limit(0.96, 1, 0.0, 5.0, 4) or ""
     )
     assert results.client_limit(0.5, 1, 0.0, 5.0, 4) is None

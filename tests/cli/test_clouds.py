@@ -140,7 +140,7 @@ def test_models_store_and_repository_in_cloud_storage_work(
     result = run("repo", source, "--out", out, "--store", store)
     assert "unchanged" in result.stdout and cloud.objects() == before
     result = run("rollback", out, "net")
-    assert "version 1 is served, and was 2" in result.stdout
+    assert "version 1 is served instead of version 2" in result.stdout
     assert run("prune", out, "--keep", 1).exit_code == 0
     assert not any(name.startswith("out/net/2/") for name in cloud.objects())
     result = run("promote", out, f"{cloud.root}/live")

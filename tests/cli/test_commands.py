@@ -708,7 +708,11 @@ def test_ports_count_from_the_first_unless_given() -> None:
     [
         ("lower two", 2, "two has 2 models\n  fix:   use one of two/a.pt, two/b.pt"),
         ("lower alone.yaml", 2, "this manifest has no model file"),
-        ("inspect none", 2, "none does not exist"),
+        (
+            "inspect reposit",
+            2,
+            "reposit does not exist\n  fix:   did you mean 'repository'",
+        ),
         ("serve repository --poll-seconds 5", 2, "--poll-seconds is for --watch"),
         ("serve repository --port 0 --log-file empty", 4, "use another --log-file"),
         ("deploy kserve empty", 2, "empty contains no model"),
@@ -725,7 +729,6 @@ def test_ports_count_from_the_first_unless_given() -> None:
         ("inspect repository --graph a.svg", 2, "repository is published"),
         ("inspect models --graph a.png", 2, "use a name that ends with .svg"),
         ("check future --no-store", 2, "future is neither a model file nor a manifest"),
-        ("health repository", 2, "pass --url HOST:PORT or --grpc-url HOST:PORT"),
         ("init models", 0, "every model in models has a manifest"),
     ],
 )
@@ -869,6 +872,15 @@ def test_server_of_another_kind_is_reported(
     assert result.exit_code == 4
     if command != "health":
         assert "the response is not from Triton: it is text/" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["verify", "health", "bench", "push"])
+def test_missing_address_has_a_fix(published: Path, run: Run, command: str) -> None:
+    result = run(command, published, "--json")
+    error = json.loads(result.stdout)["error"]
+    assert result.exit_code == error["exit_code"] == 2
+    assert "needs the address of" in error["message"]
+    assert "pass --url HOST:PORT" in error["fix"]
 
 
 def test_bench_names_the_missing_address(published: Path, run: Run) -> None:

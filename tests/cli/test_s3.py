@@ -113,7 +113,10 @@ def test_models_store_and_repository_in_buckets_work(
     assert "unchanged" in result.stdout
     assert not [path for _, path in s3.writes if "/out/" in path]
     result = run("rollback", OUT, "net")
-    assert "version 1 is served, and was 2" in result.stdout and served_version() == 1
+    assert (
+        "version 1 is served instead of version 2" in result.stdout
+        and served_version() == 1
+    )
     s3.writes.clear()
     assert run("prune", OUT, "--keep", 1).exit_code == 0 and served_version() == 1
     methods = [method for method, path in s3.writes if "/out/net/" in path]

@@ -64,7 +64,9 @@ def test_versions_are_added_rolled_back_pruned_and_promoted(
     ]
     assert not (out / "live").exists()
     assert not (tmp_path / ".env").exists()
-    assert "version 1 is served, and was 2" in run("rollback", out, "net").stdout
+    assert (
+        "version 1 is served instead of version 2" in run("rollback", out, "net").stdout
+    )
     again = run("repo", models, "--out", out)
     assert "unchanged" in again.stdout and "was rolled back" in again.stderr
     config = out / "net" / "config.pbtxt"
