@@ -4,14 +4,14 @@
     python docs/generate.py --check [PAGE...]
 
 PAGE is operators, lowering, lowering-modules, performance, networks-gpu, partition, corpus,
-security or reliability.
+security or reliability-tests.
 
 docs/operators.md comes from the registries of converters, evaluators and decompositions,
 docs/lowering.md from the docstrings and tests of the passes, and docs/lowering-modules.md from
 running every module of torch.nn (a minute). docs/performance.md, docs/networks-gpu.md and the
 tables of docs/partition.md come from the measured rows in benchmarks/results. docs/corpus.md comes
 from docs/corpus.json, the table of docs/security.md from docs/hostile.json, and those of
-docs/reliability.md from docs/chaos.json.
+docs/reliability-tests.md from docs/chaos.json.
 
 `--check` writes nothing and fails where a page is not current; without PAGE it checks all.
 `--samples` first runs torch's operator database (minutes) and keeps its verdicts in
@@ -35,7 +35,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, STORE = ROOT / "docs/operators.md", ROOT / "docs/operators.json"
-SECURITY, RELIABILITY = ROOT / "docs/security.md", ROOT / "docs/reliability.md"
+SECURITY, RELIABILITY = ROOT / "docs/security.md", ROOT / "docs/reliability-tests.md"
 PARTITION, CORPUS = ROOT / "docs/partition.md", ROOT / "docs/corpus.md"
 PERFORMANCE, NETWORKS = ROOT / "docs/performance.md", ROOT / "docs/networks-gpu.md"
 
@@ -353,7 +353,7 @@ def networks() -> str:
 
 
 def reliability() -> str:
-    """docs/reliability.md with the counts of the recorded runs of tests.chaos."""
+    """docs/reliability-tests.md with the counts of the recorded runs of tests.chaos."""
     text: str = import_module("tests.chaos.page").page()
     return text
 
@@ -393,7 +393,7 @@ def main(arguments: list[str]) -> int:
         "performance": (PERFORMANCE, performance),
         "networks-gpu": (NETWORKS, networks),
         "security": (SECURITY, security),
-        "reliability": (RELIABILITY, reliability),
+        "reliability-tests": (RELIABILITY, reliability),
         "partition": (PARTITION, partition),
         "corpus": (CORPUS, corpus),
         **{

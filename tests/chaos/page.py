@@ -1,5 +1,5 @@
-"""Writes the tables of docs/reliability.md from docs/chaos.json, for `docs/generate.py
-reliability`.
+"""Writes the tables of docs/reliability-tests.md from docs/chaos.json, for `docs/generate.py
+reliability-tests`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks import tables
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE, COUNTS = ROOT / "docs/reliability.md", ROOT / "docs/chaos.json"
+PAGE, COUNTS = ROOT / "docs/reliability-tests.md", ROOT / "docs/chaos.json"
 TABLES = {
     "kill": {
         "kills": "kills",
@@ -100,7 +100,7 @@ def _cell(value: object) -> str:
 
 
 def page() -> str:
-    """Return docs/reliability.md with the tables of the most recent runs."""
+    """Return docs/reliability-tests.md with the tables of the most recent runs."""
     text, rows = (
         PAGE.read_text(encoding="utf-8"),
         json.loads(COUNTS.read_text(encoding="utf-8")),

@@ -33,7 +33,7 @@ from tests.chaos import (
 
 def test_page_is_current() -> None:
     assert page.PAGE.read_text() == page.page(), (
-        "run: python docs/generate.py reliability"
+        "run: python docs/generate.py reliability-tests"
     )
 
 
@@ -247,7 +247,7 @@ def test_interrupted_stream_keeps_its_results(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.live
 def test_leaked_model_is_found_with_its_process(tmp_path: Path) -> None:
-    """A former step that was not unloaded, as on the GPU host of docs/reliability.md."""
+    """A former step that was not unloaded, as on the GPU host of docs/reliability-tests.md."""
     folder = pushing.publish_generation("pair", 1, tmp_path / "served")
     with serve(folder.parent, **FREE_PORTS, explicit=True) as server:
         control.update(server.http_url, folder)
