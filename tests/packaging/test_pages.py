@@ -32,6 +32,7 @@ SNIPPET = re.compile(
     r"\s+(?:trt-build [a-z]+(?: \S|\n)|pip install|import |from \w+ import|\w+:\n)"
 )
 """The first line of an indented block that should be fenced, with its language."""
+PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 MAKE_TARGETS = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
 OTHER_YAML = {"resources", "patches"}
 """Keys of snippets that are neither a manifest nor a farm file."""
@@ -115,10 +116,34 @@ def test_command_lines_are_valid(snippet: str) -> None:
             assert arguments[0] in MAKE_TARGETS
         elif name.startswith("python") and arguments[0] == "-m":
             assert importlib.util.find_spec(arguments[1]), arguments[1]
-        elif name == "pip":
-            extras = re.findall(r"trt-build\[(\w+)\]", " ".join(arguments))
-            pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-            assert all(f"\n{extra} = [" in pyproject for extra in extras), extras
+
+
+EXTRA = re.compile(r"(?:trt-build|'\.)\[([\w,]+)\]")
+EXTRAS = set(
+    re.findall(
+        r"^(\w+) = \[",
+        PYPROJECT.partition("optional-dependencies]")[2].partition("\n[")[0],
+        re.MULTILINE,
+    )
+)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_extras_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    named = {extra for names in EXTRA.findall(text) for extra in names.split(",")}
+    assert named <= EXTRAS
+
+
+def test_readme_lists_every_extra_for_users() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = text.partition("| extra | for |")[2].partition("\n\n")[0]
+    listed = {
+        name
+        for row in table.splitlines()
+        for name in re.findall(r"`(\w+)`", row.split(" | ")[0])
+    }
+    assert listed == EXTRAS - {"dev", "examples"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
