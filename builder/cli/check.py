@@ -57,8 +57,8 @@ def check_command(
     store: str | None,
     **arguments: Any,
 ) -> int:
-    """Load, lower, convert and compile every model of MODELS, and compare it with the goldens. Report
-    unsupported operators, unsupported builder options, and the Triton config.
+    """Load, lower, convert and compile every model of MODELS, and compare it with the goldens.
+    Report unsupported operators, unsupported builder options, and the Triton config.
 
     Only TensorRT for RTX compiles here, because it needs no GPU. Its plans go into the store, where
     `repo` finds them. Nothing is published.
