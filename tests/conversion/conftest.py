@@ -14,11 +14,10 @@ from tests.conversion import compiling, old
 
 
 @pytest.fixture(autouse=os.environ.get("TRT_BUILD_TEST_DIALECT") == "8.6")
-def old_dialect(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def old_dialect() -> Iterator[None]:
     """The test's conversions are written for 8.6."""
-    old.play(monkeypatch)
-    yield
-    old.forget()
+    with old.playing():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,8 @@ builder.engine.tensorrt8 lists is refused, and shapes and indices are INT32. Onl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -212,10 +213,23 @@ def play(patch: pytest.MonkeyPatch) -> None:
         raising=False,
     )
     patch.setattr(own.ILayer, "precision_is_set", False, raising=False)
-    forget()
+    _forget()
 
 
-def forget() -> None:
+@contextmanager
+def playing() -> Iterator[None]:
+    """Convert for 8.6 inside a `with` block, and for the installed version after it, also if the
+    block fails.
+    """
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            play(patch)
+            yield
+    finally:
+        _forget()
+
+
+def _forget() -> None:
     """Clear the caches of the dtype tables, which have the values of another version."""
     for table in (dtypes.carrier, dtypes.endpoint, dtypes.to_trt, dtypes._from_trt):
         table.cache_clear()

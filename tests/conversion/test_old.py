@@ -95,10 +95,9 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
 
 
 @pytest.fixture(autouse=True)
-def dialect(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    old.play(monkeypatch)
-    yield
-    old.forget()
+def dialect() -> Iterator[None]:
+    with old.playing():
+        yield
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -69,15 +69,12 @@ def test_capabilities_are_probed_once_per_library(loaded: Any) -> None:
         loaded(module).strongly_typed = False
 
 
-def test_conversion_context_has_the_current_capabilities(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_conversion_context_has_the_current_capabilities() -> None:
     assert ConversionContext(None).capabilities is capabilities.current()
     if capabilities.current().strongly_typed:
-        old.play(monkeypatch)
-        found = ConversionContext(None).capabilities
-        assert not (found.strongly_typed or found.has_int64)
-        assert not found.has_layer("add_cumulative")
-        assert not found.has_operation("UNARY", "ISNAN")
-        monkeypatch.undo()
-        old.forget()
+        with old.playing():
+            found = ConversionContext(None).capabilities
+            assert not (found.strongly_typed or found.has_int64)
+            assert not found.has_layer("add_cumulative")
+            assert not found.has_operation("UNARY", "ISNAN")
+        assert ConversionContext(None).capabilities is capabilities.current()

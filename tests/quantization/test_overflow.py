@@ -12,6 +12,7 @@ from builder.lowering import lower
 from builder.quantization import overflow
 from builder.reference.node import Node, Values
 from tests.conversion import old
+from tests.conversion.harness import spec_of
 
 
 class Large(nn.Module):
@@ -202,10 +203,9 @@ def test_large_value_of_each_kind_is_found(
     module: nn.Module, batch: list[torch.Tensor]
 ) -> None:
     module.eval()
-    specs = [
-        builder.TensorSpec(str(x.dtype).split(".")[1], tuple(x.shape)) for x in batch
-    ]
-    plain = builder.convert(torch.jit.script(module), specs, precision="fp16")
+    plain = builder.convert(
+        torch.jit.script(module), [spec_of(x, {}, {}) for x in batch], precision="fp16"
+    )
     fixed, warnings = overflow.with_layers_in_float32(
         plain, overflow.beyond_half(plain.lowered, [batch])
     )
@@ -237,8 +237,9 @@ class MaskAsInput(nn.Module):
         return (x @ x.transpose(1, 2) + mask).softmax(-1) @ x
 
 
+PADDED = torch.tensor([[0, 0, 1, 1], [0, 1, 1, 1]])
 MASKS = [
-    (LeftPadded(), torch.tensor([[0, 0, 1, 1], [0, 1, 1, 1]])),
+    (LeftPadded(), PADDED),
     (MaskAsInput(), torch.full((2, 4, 4), torch.finfo(torch.float32).min).tril(1)),
     (MaskAsInput(), torch.full((2, 4, 4), -torch.inf).triu(1)),
 ]
@@ -247,11 +248,11 @@ MASKS = [
 def _checks_masks(module: nn.Module, mask: torch.Tensor) -> None:
     """Compare the network, in whose layers the masks are limited, with the module."""
     x = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(0)) / 2
-    specs = [
-        builder.TensorSpec(str(item.dtype).split(".")[1], tuple(item.shape))
-        for item in (x, mask)
-    ]
-    plain = builder.convert(torch.jit.script(module), specs, precision="fp16")
+    plain = builder.convert(
+        torch.jit.script(module),
+        [spec_of(item, {}, {}) for item in (x, mask)],
+        precision="fp16",
+    )
     beyond = overflow.beyond_half(plain.lowered, [(x, mask)])
     fixed, _ = overflow.with_layers_in_float32(plain, beyond)
     (right,) = builder.reference.run(fixed, [x, mask])
@@ -264,9 +265,6 @@ def test_rows_that_are_masked_as_a_whole_stay_finite(
 ) -> None:
     """A cast made the mask infinite, and the softmax of such a row was NaN."""
     _checks_masks(module, mask)
-
-
-PADDED = torch.tensor([[0, 0, 1, 1], [0, 1, 1, 1]])
 
 
 class LesserOfMasks(nn.Module):
@@ -292,16 +290,10 @@ class FilledScores(nn.Module):
     ],
 )
 def test_masks_stay_finite_if_8_6_chooses_half(
-    module: nn.Module, mask: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+    module: nn.Module, mask: torch.Tensor
 ) -> None:
     """TensorRT 8.6 may compute each layer in half that is not constrained to float32."""
-    old.play(monkeypatch)
     constrained = []
-    monkeypatch.setattr(
-        trt.ILayer,
-        "precision",
-        property(None, lambda layer, _: constrained.append(layer.get_output(0))),
-    )
     evaluate = Node.evaluate
 
     def in_half(node: Node, values: Values) -> None:
@@ -313,9 +305,14 @@ def test_masks_stay_finite_if_8_6_chooses_half(
         else:
             evaluate(node, values)
 
-    monkeypatch.setattr(Node, "evaluate", in_half)
-    _checks_masks(module, mask)
-    old.forget()
+    with old.playing(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            trt.ILayer,
+            "precision",
+            property(None, lambda layer, _: constrained.append(layer.get_output(0))),
+        )
+        patch.setattr(Node, "evaluate", in_half)
+        _checks_masks(module, mask)
 
 
 def _rounded(value: torch.Tensor) -> torch.Tensor:

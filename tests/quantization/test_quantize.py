@@ -171,10 +171,9 @@ def test_engines_of_examples_stay_within_their_tolerance(
 
 
 @pytest.fixture
-def tensorrt_8_6(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    old.play(monkeypatch)
-    yield
-    old.forget()
+def tensorrt_8_6() -> Iterator[None]:
+    with old.playing():
+        yield
 
 
 def test_precision_constraints_are_preferences_with_int8_on_8_6(

@@ -6,6 +6,7 @@ Triton's parser and validator check the configs; torch runs the files on every g
 from __future__ import annotations
 
 import io
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -199,14 +200,10 @@ def test_scalar_boundary_tensor_has_one_axis_for_tensorrt(
     """The TensorRT backend lacks scalar tensors, and `salient` has one; the plans are fake."""
 
     monkeypatch.setattr(engine, "build", fake_plan)
-    if dialect == "8.6":
-        old.play(monkeypatch)
-    try:
+    with old.playing() if dialect == "8.6" else nullcontext():
         (result,) = build_repository(
             models, tmp_path / "out", layout="ensemble", only=["salient"], isolate=False
         )
-    finally:
-        old.forget()
     assert result.ok, result.error
     folders = {networks.base(path.name): path for path in (tmp_path / "out").iterdir()}
     configs = {name: read(path).config for name, path in folders.items()}
@@ -242,8 +239,7 @@ def test_torch_steps_use_the_integer_types_of_adjacent_engines(
     monkeypatch.setattr(engine, "build", fake_plan)
     (tmp_path / "models").mkdir()
     networks.write(tmp_path / "models", INTEGERS)
-    old.play(monkeypatch)
-    try:
+    with old.playing():
         results = build_repository(
             tmp_path / "models",
             tmp_path / "out",
@@ -251,8 +247,6 @@ def test_torch_steps_use_the_integer_types_of_adjacent_engines(
             torch_steps=steps,
             isolate=False,
         )
-    finally:
-        old.forget()
     for result in results:
         assert result.ok, result.error
     folders = sorted((tmp_path / "out").glob("*.torch*"))
@@ -283,15 +277,12 @@ def test_invalid_ensemble_is_fused_unless_requested(
     monkeypatch.setattr(engine, "build", fake_plan)
     monkeypatch.setattr(cost, "STEP_SHARE", float("inf"))
     monkeypatch.setattr("builder.pipeline.narrowed.at_boundaries", lambda model: model)
-    old.play(monkeypatch)
     settings = {"only": ["gated"], "isolate": False}
-    try:
+    with old.playing():
         (auto,) = build_repository(models, tmp_path / "auto", **settings)
         (requested,) = build_repository(
             models, tmp_path / "requested", layout="ensemble", **settings
         )
-    finally:
-        old.forget()
     assert (auto.ok, auto.layout) == (
         True,
         "fused",
