@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import builder
+from builder.conversion import Conversion
 from builder.dtypes import name_of
 from builder.errors import ParityError
 from builder.manifest import ModelSpec, TensorSpec
@@ -29,6 +30,29 @@ SPEC = ModelSpec(
     ({},),
     ("y",),
 )
+
+
+def converted(published: nn.Module, spec: ModelSpec = SPEC) -> Conversion:
+    return builder.convert(
+        torch.jit.script(published), list(spec.inputs), output_names=["y"]
+    )
+
+
+def fix_of(
+    published: nn.Module,
+    original: nn.Module,
+    spec: ModelSpec = SPEC,
+    module: nn.Module | None = None,
+) -> str:
+    """The fix of the error where the network of `published` differs from `original`. `module` is
+    given to the comparison as the original.
+    """
+    with pytest.raises(ParityError, match="differs from the module") as caught:
+        check_reference(
+            converted(published, spec), record(original, spec), spec, module
+        )
+    assert "elements differ" in caught.value.message
+    return str(caught.value.fix)
 
 
 class Amplifies(nn.Module):
@@ -56,12 +80,7 @@ class Reordered(nn.Module):
 def test_amplified_rounding_error_is_not_a_defect(
     published: nn.Module, original: nn.Module, amplifies: bool
 ) -> None:
-    conversion = builder.convert(
-        torch.jit.script(published), list(SPEC.inputs), output_names=["y"]
-    )
-    with pytest.raises(ParityError, match="differs from the module") as caught:
-        check_reference(conversion, record(original, SPEC), SPEC)
-    assert (caught.value.fix == AMPLIFIES) is amplifies
+    assert (fix_of(published, original) == AMPLIFIES) is amplifies
 
 
 class Doubles(nn.Module):
@@ -86,18 +105,13 @@ def test_errors_that_add_up_are_not_a_defect(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They were a defect of a converter, where a change of the inputs does not show them."""
-    conversion = builder.convert(
-        torch.jit.script(Doubles()), list(SPEC.inputs), output_names=["y"]
-    )
     evaluate = EVALUATORS["ELEMENTWISE"]
     monkeypatch.setitem(
         EVALUATORS,
         "ELEMENTWISE",
         lambda layer, *operands: evaluate(layer, *operands) * (1 + error),
     )
-    with pytest.raises(ParityError, match="differs from the module") as caught:
-        check_reference(conversion, record(original, SPEC), SPEC)
-    assert (caught.value.fix == ACCUMULATES) is accumulates
+    assert (fix_of(Doubles(), original) == ACCUMULATES) is accumulates
 
 
 class Cancels(nn.Module):
@@ -113,23 +127,14 @@ class Zero(nn.Module):
 
 
 def test_rounding_error_of_a_cancellation_is_not_a_defect() -> None:
-    conversion = builder.convert(
-        torch.jit.script(Zero()), list(SPEC.inputs), output_names=["y"]
-    )
     module = torch.jit.script(Cancels())
-    with pytest.raises(ParityError, match="differs from the module") as caught:
-        check_reference(conversion, record(module, SPEC), SPEC, module)
-    assert caught.value.fix == AMPLIFIES
+    assert fix_of(Zero(), module, module=module) == AMPLIFIES
 
 
 def test_half_input_is_nudged_in_its_dtype() -> None:
     """It became float32, which the network does not accept."""
     spec = replace(SPEC, inputs=(TensorSpec("float16", (4, 8), {}, "x"),))
-    conversion = builder.convert(
-        torch.jit.script(nn.Sigmoid()), list(spec.inputs), output_names=["y"]
-    )
-    with pytest.raises(ParityError, match="differs from the module"):
-        check_reference(conversion, record(nn.Tanh(), spec), spec)
+    assert fix_of(nn.Sigmoid(), nn.Tanh(), spec) != AMPLIFIES
 
 
 class HalfLayer(nn.Module):
@@ -169,21 +174,12 @@ def test_rounding_of_half_layers_is_named_as_the_cause(
     original: nn.Module, rounds: bool
 ) -> None:
     """The difference was reported as a defect of a converter."""
-    conversion = builder.convert(
-        torch.jit.script(HalfLayer()), list(SPEC.inputs), output_names=["y"]
-    )
-    with pytest.raises(ParityError) as caught:
-        check_reference(conversion, record(original, SPEC), SPEC)
-    assert "elements differ" in caught.value.message
-    assert ("layers of float16" in str(caught.value.fix)) is rounds
+    assert ("layers of float16" in fix_of(HalfLayer(), original)) is rounds
 
 
 def test_one_rounding_step_of_half_layers_is_allowed() -> None:
     """Such models were served by torch."""
-    conversion = builder.convert(
-        torch.jit.script(HalfLayer()), list(SPEC.inputs), output_names=["y"]
-    )
-    check_reference(conversion, record(HalfLayerWithOneUlp(), SPEC), SPEC)
+    check_reference(converted(HalfLayer()), record(HalfLayerWithOneUlp(), SPEC), SPEC)
 
 
 def test_padding_of_packed_batches_is_named_as_the_cause() -> None:
