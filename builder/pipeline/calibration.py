@@ -41,7 +41,7 @@ def batches(
     Raises UsageError, with the line of the manifest, for a file that does not have the model's
     inputs.
     """
-    every = read_sets(spec, calibration, goldens)
+    every = calibration_sets(spec, calibration, goldens)
     return [batch for tensors in every for batch in _partitioned(spec, tensors)]
 
 
@@ -53,7 +53,7 @@ def divided(
 
     Raises UsageError like `batches`.
     """
-    every = read_sets(spec, calibration, goldens)
+    every = calibration_sets(spec, calibration, goldens)
     rows = [_count(spec, tensors) for tensors in every]
     if sum(rows) < LEAST_ROWS:
         every = [batch for tensors in every for batch in _partitioned(spec, tensors)]
@@ -97,7 +97,7 @@ def _divided(
     return seen, held
 
 
-def read_sets(
+def calibration_sets(
     spec: ModelSpec, calibration: Calibration, goldens: Sequence[Golden] | None
 ) -> list[list[torch.Tensor]]:
     """The tensors of each set of arrays, in the order and dtypes of the spec's inputs. Raises
