@@ -129,7 +129,12 @@ def test_program_with_autocast_has_the_numbers_of_torch(
     original = builder.frontends.ExportedModule(program)
     for x in (torch.randn(4, 4), 2 - torch.randn(4 if square else 5, 4)):
         with torch.no_grad():
-            expected = model(x)
+            try:
+                expected = model(x)
+            except RuntimeError as error:
+                if "primitive descriptor" not in str(error):
+                    raise
+                pytest.skip("torch has no bfloat16 LSTM for this CPU")
         outputs = expected if isinstance(expected, tuple) else (expected,)
         for tensors in (lowered.run(x), original(x)):
             torch.testing.assert_close(tuple(tensors), outputs, rtol=0, atol=0)
