@@ -50,8 +50,6 @@ class Converter:
     key: str
     schema: torch._C.FunctionSchema
     build: Callable[..., Any]
-    signature: Signature
-    """The arguments that `build` takes."""
     when: tuple[Predicate, ...]
     constants: frozenset[str]
     dynamic: frozenset[str]
@@ -63,6 +61,12 @@ class Converter:
     def is_users(self) -> bool:
         """Whether it is defined outside trt-build."""
         return extension.is_users(self.build)
+
+    @cached_property
+    def signature(self) -> Signature:
+        """The arguments that `build` takes. Raises ValueError for one that the schema lacks."""
+        names = tuple(argument.name for argument in self.schema.arguments)
+        return signature(self.build, names, self.key)
 
     @cached_property
     def arguments(self) -> tuple[tuple[str, str], ...]:
@@ -168,8 +172,7 @@ def converter(
             schema = operator_schema(text)
             if schema is None:
                 continue
-            names = tuple(argument.name for argument in schema.arguments)
-            entry = entry_of(key, schema, build, signature(build, names, key))
+            entry = entry_of(key, schema, build)
             _add(entry if entry.is_users else _as_annotated(entry))
         return build
 
@@ -190,9 +193,10 @@ def _as_annotated(entry: Converter) -> Converter:
 
 
 def _add(entry: Converter) -> None:
-    """Add a converter to the table. Raises ValueError if a user's schema is not that of torch's
-    operator.
+    """Add a converter to the table. Raises ValueError if it does not fit its schema, or a user's
+    schema is not that of torch's operator.
     """
+    _ = entry.signature  # raises if it does not fit
     if entry.is_users:
         extension.check_schema(entry.schema, entry.key, entry.build)
         ir.CONVERTED_WHOLE.add(entry.key)
