@@ -8,12 +8,14 @@ Constants share the module's memory.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from builder.errors import LoweringError
 from builder.graph_types import Graph, Node, Type, Value
@@ -27,10 +29,11 @@ from builder.lowering import (
 from builder.lowering.emit import Emit
 from builder.lowering.executor import constants_to_numbers
 from builder.lowering.folding import propagate_constants
-from builder.lowering.lazy_attributes import CachedAttribute
 from builder.lowering.locations import source_line, source_range
 from builder.lowering.marking import inline_and_mark
 from builder.lowering.objects import (
+    READ,
+    WRITE,
     ModuleObject,
     TableEntry,
     is_object,
@@ -38,6 +41,7 @@ from builder.lowering.objects import (
     read_attribute,
     table_entries,
 )
+from builder.lowering.passes.functionalize.sharing import holds
 from builder.lowering.regions import make_plain
 from builder.lowering.steps import FREEZE, LOWER_GRAPH, Steps
 
@@ -88,7 +92,7 @@ def frozen_graph(
         if all(tensor.dim() for tensor in module.state_dict().values()):
             # freezing creates no 0-d constant from a buffer
             constants_to_numbers(graph)
-    steps.cached_attributes = _fold_attributes(graph, module, source)
+    _fold_attributes(graph, module, source, steps)
     steps.end(FREEZE, graph)
     _resolve_branches(graph)
     _drop_self(graph)
@@ -97,18 +101,36 @@ def frozen_graph(
 
 
 def _fold_attributes(
-    graph: Graph, module: torch.jit.ScriptModule, source: Any
-) -> tuple[CachedAttribute, ...]:
-    """Replace the attributes by constants. Returns those that keep a value of sizes. Raises
-    LoweringError if the graph keeps state.
+    graph: Graph, module: torch.jit.ScriptModule, source: Any, steps: Steps
+) -> None:
+    """Replace the attributes by constants. `steps` gets those that keep a value of sizes, and those
+    that are written and never read. Raises LoweringError if the graph keeps state.
     """
     # torch's freezing may give the module of an attribute another path
     caches = source is module._c
-    cached = local_attributes.replace(graph, source, caches=caches)
+    steps.cached_attributes = local_attributes.replace(graph, source, caches=caches)
     recast_attributes.replace(graph)
-    unread_writes.remove(graph, _is_created, partial(_shares_memory, module, graph))
+    if unread_writes.writes(graph):
+        _fold_training(graph)
+        steps.unread_attributes = unread_writes.remove(
+            graph, _is_created, partial(_shares_memory, source, graph)
+        )
     lower_attributes(graph, source)
-    return cached
+
+
+def _fold_training(graph: Graph) -> None:
+    """Decide `if self.training`, so that the writes of training are no writes of forward."""
+    if any(node.s("name") == "training" for node in ir.nodes_of(graph, WRITE)):
+        return
+    reads = [
+        node
+        for node in ir.nodes_of(graph, READ)
+        if node.s("name") == "training" and node.output().type().kind() == "BoolType"
+    ]
+    for node in reads:
+        ir.replace(node, [ir.insert_constant(graph, value=False, before=node)])
+    if reads:
+        propagate_constants(graph)
 
 
 def _frozen(module: torch.jit.ScriptModule, method: str, graph: Graph) -> Any:
@@ -137,22 +159,31 @@ def _resolve_branches(graph: Graph) -> None:
         propagate_constants(graph)
 
 
-def _shares_memory(module: torch.jit.ScriptModule, graph: Graph) -> bool:
-    """Whether two parameters or buffers of the module have one storage, or the graph reads tensors
-    of the module in a list, dictionary, tuple or Optional, which may be one of them.
+def _shares_memory(source: Any, graph: Graph) -> bool:
+    """Whether two attributes of different names, that the graph reads from modules, or an attribute
+    and a constant of the graph, may have tensors of one storage.
     """
-    for node in ir.nodes_of(graph, "prim::GetAttr"):
-        kind = node.output().type()
-        if kind.kind() not in ("TensorType", "ClassType") and "Tensor" in kind.str():
-            return True
-    tensors = [
-        tensor
-        for named in (module.named_parameters, module.named_buffers)
-        for _, tensor in named(remove_duplicate=False)
-        if tensor.layout is torch.strided
-    ]
-    storages = {tensor.untyped_storage().data_ptr() for tensor in tensors}
-    return len(storages) < len(tensors)
+    modules = local_attributes.modules_of(graph, source)
+    storages = defaultdict[object, set[int]](set)
+    for node in ir.nodes_of(graph, "prim::Constant", READ):
+        output = node.output()
+        if not holds(output) or "Tensor" not in output.type().str():
+            continue
+        key, value = None, output.toIValue()
+        if node.kind() == READ:
+            owner = modules.get(node.inputsAt(0).unique())
+            if owner is None:
+                return True
+            key = (node.inputsAt(0).type().str(), node.s("name"))
+            value = read_attribute(owner[1], node)
+        storages[key] |= {
+            tensor.untyped_storage().data_ptr()
+            for tensor in tree_leaves(value)
+            if isinstance(tensor, torch.Tensor)
+            and tensor.layout is torch.strided
+            and tensor.numel()
+        }
+    return len(set().union(*storages.values())) < sum(map(len, storages.values()))
 
 
 def _existing(module: torch.jit.ScriptModule, method: str) -> str:

@@ -24,6 +24,7 @@ from builder.lowering.paranoid import execute_graph, packed
 from builder.lowering.passes.decompose import expand
 from builder.lowering.passes.outputs import TOO_LONG, flag_names
 from builder.lowering.trace import PassRecord
+from builder.lowering.unread_writes import UnreadAttribute
 from builder.names import served_name, unique_name
 
 
@@ -66,6 +67,10 @@ class LoweredGraph:
     cached_attributes: tuple[CachedAttribute, ...] = field(default=(), compare=False)
     """The attributes in which the module keeps a value of sizes for later calls. The graph starts
     each call with their values in the file.
+    """
+    unread_attributes: tuple[UnreadAttribute, ...] = field(default=(), compare=False)
+    """The attributes that the module writes, on which no output depends. The graph does not write
+    them.
     """
 
     @property

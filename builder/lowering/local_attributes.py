@@ -66,7 +66,7 @@ def _candidates(graph: Graph, module: Any) -> list[_Local]:
     """The attributes that are read and written, if no other node can read or write them."""
     if not ir.nodes_of(graph, WRITE):
         return []
-    modules = _modules(graph, module)
+    modules = modules_of(graph, module)
     kinds = defaultdict[Attribute, set[str]](set)
     types: dict[Attribute, Type] = {}
     for node in ir.nodes_of(graph, READ, WRITE):
@@ -137,7 +137,8 @@ Modules = Mapping[int, tuple[tuple[str, ...], Any]]
 """The path and the module of a value, by the number of the value."""
 
 
-def _modules(graph: Graph, module: Any) -> Modules:
+def modules_of(graph: Graph, module: Any) -> Modules:
+    """The submodules that the graph reads from `module`, its first input."""
     modules: dict[int, tuple[tuple[str, ...], Any]] = {
         next(iter(graph.inputs())).unique(): ((), module)
     }

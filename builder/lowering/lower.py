@@ -90,7 +90,11 @@ def lower(
     )
     trace = (*steps.records, *records)
     lowered = _lowered(module_or_graph, graph, context, trace)
-    return replace(lowered, cached_attributes=steps.cached_attributes)
+    return replace(
+        lowered,
+        cached_attributes=steps.cached_attributes,
+        unread_attributes=steps.unread_attributes,
+    )
 
 
 def _lowered(
@@ -200,6 +204,7 @@ def as_written(
         _lowered(module, graph, context, trace),
         as_written=str(reason),
         cached_attributes=steps.cached_attributes,
+        unread_attributes=steps.unread_attributes,
     )
 
 

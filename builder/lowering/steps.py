@@ -10,6 +10,7 @@ from builder.graph_types import Graph
 from builder.lowering.graph import canonical
 from builder.lowering.lazy_attributes import CachedAttribute
 from builder.lowering.trace import PassRecord
+from builder.lowering.unread_writes import UnreadAttribute
 from builder.lowering.verifier import Snapshot
 
 FREEZE = "freeze"
@@ -38,6 +39,8 @@ class Steps:
         """The snapshot of the graph after the last step."""
         self.cached_attributes: tuple[CachedAttribute, ...] = ()
         """The attributes that keep a value of sizes. The graph has a local value instead."""
+        self.unread_attributes: tuple[UnreadAttribute, ...] = ()
+        """The attributes whose writes are left out, because no output depends on them."""
 
     def begin(self, graph: Graph) -> None:
         """The next step starts with this graph."""

@@ -329,6 +329,7 @@ def record(lowered: Lowered, recordings: Recordings | None = None) -> Recorded:
         *_list_warnings(lowered, recording.goldens),
         *_unchecked_warnings(lowered),
         *_cache_warnings(lowered),
+        *_unread_warnings(lowered),
         *_autocast_warnings(lowered),
         *_without_elements(lowered, recording).warnings_of(_branches(lowered.graph)),
         *(recordings.warnings if recordings else ()),
@@ -390,6 +391,16 @@ def _cache_warnings(lowered: Lowered) -> Iterator[str]:
             f" {attributes[0].where}. The served model starts each request with the value in"
             " the file, like a module that was just loaded. So it may differ from a"
             " module that had a call with other sizes"
+        )
+
+
+def _unread_warnings(lowered: Lowered) -> Iterator[str]:
+    """A warning if forward writes attributes that no output depends on."""
+    if attributes := lowered.graph.unread_attributes:
+        names = ", ".join(repr(attribute.full_name) for attribute in attributes)
+        yield (
+            f"forward writes {names}, on which no output depends: {attributes[0].where}."
+            " The served model does not write it"
         )
 
 

@@ -67,14 +67,15 @@ pass and compares the outputs.
 - **Objects of TorchScript classes** become the values of their attributes. An object that is put into a list is
   refused, and `trt-build repo` serves the model with torch.
 - **State.** A forward that reads an attribute or a buffer of the model before it writes it keeps state and is refused.
-  An attribute that every path writes first is a local value. A write that nothing reads, such as a count of calls, is
-  left out, also where it only decides a message. An attribute that each call casts
+  An attribute that every path writes first is a local value. A write on which no output of this or a later request
+  depends is left out with a warning: a count of calls, a running mean, a list that grows, or a flag that only decides a
+  message. A write is kept if a branch that raises depends on it. An attribute that each call casts
   (`self.anchors = self.anchors.to(x.dtype)`) starts as in the file in each call, unless the call reads it before the cast,
   too. So does one that is None in the file and is set if it is None, from no data and no size of the inputs. It must not be
   random or written in place. One that keeps a value of sizes, such as `if n > self.cached: self.cached = n`, may have a
   value of an earlier call in torch. The served model starts each request with the value in the file, as a module does that
   was just loaded. Goldens are recorded in the same way, and a warning names the attribute. Changes of lists and
-  dictionaries of the model are refused, even if nothing reads them.
+  dictionaries of the model that are read are refused.
 - **Large graphs.** torch's lint is quadratic in the uses of a shared constant. So graphs of more than a few hundred
   nodes are checked for scopes only.
 

@@ -684,6 +684,9 @@ def _module_with_state(line: str) -> torch.jit.ScriptModule:
     )
     module.register_buffer("count", torch.zeros(2))
     module.register_buffer("part", module.count[:1] if "part" in line else None)
+    module.tied = torch.jit.Attribute(
+        [module.count[1:]], annotations.List[torch.Tensor]
+    )
     module.calls = 0
     module.warned = False
     module.scale = torch.jit.Attribute(None, annotations.Optional[torch.Tensor])
@@ -790,13 +793,40 @@ STATE_WRITES = {
             print(x)
             self.warned = True
         return x if self.warned else -x""",
-    "extended list": "self.sizes += [3]; return x",
+    "doubled": "self.count.add_(self.count); self.count = x; return x * 2",
+    "last result": "y = x + self.count; self.count.copy_(x); return y",
+    "mean": "self.count.mul_(0.9).add_(x); return x * self.count",
+    "view of a buffer": "self.count[:1].add_(x[:1]); return x * self.count",
+    "buffer in a list": "for one in [self.count]:;     one.add_(1); return x * self.count",
+    "stored tensor": "self.count = self.kept['a']; self.count.add_(1); return x * self.kept['a']",
+    "buffer in an object": "self.scale = self.count; self.count.add_(1); return self.scale",
+    "count that ends a loop": """
+        self.calls += 1
+        y = x
+        while bool(y.sum() < self.calls):
+            y = y + 1
+        return y""",
+    "count that raises": """
+        self.calls += 1
+        if self.calls > 3:
+            raise ValueError("enough")
+        return x * 2""",
+    "count in a branch of a loop": """
+        y = x
+        for i in range(2):
+            if self.calls > 3:
+                y = y + 1
+            self.calls += 1
+        return y""",
+    "index of a ring": """
+        self.count[self.calls % 2] = x.sum()
+        self.calls += 1
+        return x * self.calls""",
     "count in memory that is read": "self.count += 1; return x + self.part",
-    "count in a tensor of a list": "self.count += 1; return x + self.seen[0]",
+    "count in a tensor of a list": "self.count += 1; return x + self.tied[0]",
     "sum into another tensor": "y = x * 2; y.add_(self.count); self.count = x; return y",
     "attribute of one branch": "if bool(x.sum() > 0):;     self.calls = 3; return x * self.calls",
     "attribute of a loop": "for i in range(x.size(0)):;     self.calls = i; return x * self.calls",
-    "doubled": "self.count.add_(self.count); self.count = x; return x",
 }
 
 
@@ -804,7 +834,8 @@ STATE_WRITES = {
 def test_write_to_list_or_dictionary_of_model_is_refused(line: str) -> None:
     """The write was dropped silently, so a request did not see the state of earlier ones."""
     with pytest.raises(
-        LoweringError, match="forward writes state to the module's attribute"
+        LoweringError,
+        match=r"writes state to the module's attribute|changes a constant of the model",
     ):
         builder.lower(_module_with_state(textwrap.dedent(line).lstrip("\n")))
 
@@ -815,6 +846,34 @@ UNREAD_WRITES = {
     "count": "self.calls += 1; return x * 2",
     "count in a buffer": "self.count += x.sum(); return x * 2",
     "message": "if not self.warned:;     print(x);     self.warned = True; return x * 2",
+    "message of a count": """
+        self.calls += 1
+        if self.calls % 100 == 0:
+            print(self.calls)
+        return x * 2""",
+    "last input": "self.count.copy_(x); return x * 2",
+    "mean": "self.count.mul_(0.9).add_(x.mean(), alpha=0.1); return x * 2",
+    "new mean": "self.count = self.count * 0.9 + x.mean() * 0.1; return x * 2",
+    "view of a buffer": "self.count[:1] += x.sum(); return x * 2",
+    "result of add": "torch.add(self.count, x, out=self.count); return x * 2",
+    "ring": "self.count[self.calls % 2] = x.sum(); self.calls += 1; return x * 2",
+    "count that starts again": """
+        self.calls = self.calls + x.size(0)
+        if self.calls > 3:
+            self.calls = 0
+        return x * 2""",
+    "extended list": "self.sizes += [3]; return x * 2",
+    "list and its length": """
+        self.sizes.append(x.size(0))
+        self.calls = len(self.sizes)
+        return x * 2""",
+    "list of tensors": "self.seen.append(x); return x * 2",
+    "dictionary": "self.kept['a'] = self.kept['a'] + x; return x * 2",
+    "buffer in a list": "for one in [self.count]:;     one.add_(1); return x * 2",
+    "queue beside the input": """
+        self.count = torch.cat([self.count[1:], x[:1]])
+        self.count[0] = 3
+        return x * 2""",
 }
 
 
@@ -980,6 +1039,9 @@ def test_attributes_of_two_layers_of_one_class_are_distinct(shared: bool) -> Non
     torch.testing.assert_close(builder.lower(scripted).run(x)[0], scripted(x))
 
 
+UNREAD = [textwrap.dedent(line).lstrip("\n") for line in UNREAD_WRITES.values()]
+
+
 COPIES = {
     "copy": "t = self.sizes.copy(); t.append(1); return x * len(t) * len(self.sizes)",
     "sum": "t = self.sizes + [3]; t.append(4); return x * len(t) * len(self.sizes)",
@@ -994,10 +1056,13 @@ COPIES = {
     ids=[*UNREAD_WRITES, *COPIES],
 )
 def test_write_to_unread_state_or_to_copy_of_model_list_is_allowed(line: str) -> None:
+    line = textwrap.dedent(line).lstrip("\n")
     scripted, x = _module_with_state(line), torch.tensor([2.0])
     lowered = builder.lower(scripted)
     outputs = [lowered.run(x)[0] for _ in range(2)]
     assert not scripted.calls and not scripted.count.any()
+    named = {f"self.{one.full_name}" for one in lowered.unread_attributes}
+    assert named == (set(re.findall(r"self\.\w+", line)) if line in UNREAD else set())
     for output in outputs:
         torch.testing.assert_close(output, scripted(x))
 

@@ -50,6 +50,30 @@ def models(tmp_path: Path) -> Path:
     return folder
 
 
+class Statistics(Convolutions):
+    """Keeps a running mean and a count of calls, on which no output depends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.first(x)
+        self.calls += 1
+        self.mean.mul_(0.9).add_(y.mean((0, 2)), alpha=0.1)
+        return self.last(y), x * 1
+
+
+def test_writes_that_no_output_reads_are_left_out(models: Path, tmp_path: Path) -> None:
+    torch.jit.script(Statistics().eval()).save(str(models / "windows.pt"))
+    (result,) = build_repository(models, tmp_path / "out", isolate=False)
+    assert result.ok and "torch" not in result.segments, result.error
+    (warning,) = result.warnings
+    assert warning.startswith("forward writes 'calls', 'mean', on which no output")
+    assert "test_in_place_writes.py" in warning
+
+
 def test_in_place_model_is_one_torch_segment(models: Path, tmp_path: Path) -> None:
     (result,) = build_repository(models, tmp_path / "out", isolate=False)
     assert result.ok and result.segments == ("torch",), result.error
