@@ -40,14 +40,27 @@ def is_computed(value: Value) -> bool:
     """Whether the memory of a tensor is certainly that of an input of the graph, or of the result
     of an operator.
     """
-    values = reachable([value], lambda value: _origins(value) or ())
-    return all(_origins(value) is not None for value in values)
+    return _memory(value) is not None
+
+
+def are_separate(value: Value, other: Value) -> bool:
+    """Whether two tensors are computed and certainly share no memory."""
+    memory, others = _memory(value), _memory(other)
+    return memory is not None and others is not None and memory.isdisjoint(others)
+
+
+def _memory(value: Value) -> set[Value] | None:
+    """The values that a tensor may share memory with; None if they are not known."""
+    values = set(reachable([value], lambda value: _origins(value) or ()))
+    return values if all(_origins(value) is not None for value in values) else None
 
 
 def _origins(value: Value) -> list[Value] | None:
     """The values that a tensor may share memory with; None if they are not known."""
     node = value.node()
-    if value.type().kind() not in ("TensorType", "OptionalType"):
+    if value.type().kind() not in ("TensorType", "OptionalType") and not (
+        _is_fixed_list(value)
+    ):
         return None
     if node.kind() == "prim::Param":
         return _origins_of_parameter(value)
@@ -58,9 +71,21 @@ def _origins(value: Value) -> list[Value] | None:
         return [node.inputsAt(value.offset() + 2), returned[value.offset() + 1]]
     if node.kind() == "prim::Constant":
         return [] if ir.is_none(value) else None
-    if node.kind() != "prim::unchecked_cast" and not node.kind().startswith("aten::"):
+    if node.kind() not in _PASSED_ON and not node.kind().startswith("aten::"):
         return None
     return sources(node, ir.inputs(node))
+
+
+_PASSED_ON = ("prim::unchecked_cast", "prim::ListConstruct", "prim::ListUnpack")
+
+
+def _is_fixed_list(value: Value) -> bool:
+    """Whether a value is a list of tensors that only operators read."""
+    return value.type().str() == "Tensor[]" and all(
+        use.user.kind() == "prim::ListUnpack"
+        or (use.user.kind().startswith("aten::") and not written_inputs(use.user))
+        for use in value.uses()
+    )
 
 
 def _origins_of_parameter(value: Value) -> list[Value] | None:

@@ -22,6 +22,7 @@ from builder.graph_types import Graph, Node, Type, Value
 from builder.lowering import (
     enumerations,
     ir,
+    list_attributes,
     local_attributes,
     recast_attributes,
     unread_writes,
@@ -108,6 +109,7 @@ def _fold_attributes(
     """
     # torch's freezing may give the module of an attribute another path
     caches = source is module._c
+    list_attributes.split(graph, source)
     steps.cached_attributes = local_attributes.replace(graph, source, caches=caches)
     recast_attributes.replace(graph)
     if unread_writes.writes(graph):

@@ -17,7 +17,8 @@ import torch
 
 from builder.graph_types import Block, Graph, Node, Value
 from builder.lowering import ir
-from builder.lowering.objects import READ, WRITE, read_attribute
+from builder.lowering.constant_writes import are_separate
+from builder.lowering.objects import READ, WRITE, read_attribute, set_attribute
 from builder.lowering.passes.functionalize.origins import origins, stores
 from builder.lowering.passes.functionalize.sharing import holds, written_inputs
 from builder.reachable import reachable
@@ -30,8 +31,9 @@ _SIZES = frozenset({"aten::size", "aten::len", "aten::numel"})
 
 @dataclass(frozen=True)
 class CachedAttribute:
-    """An attribute that keeps a value of sizes for later calls: the path of its module, its name,
-    its value in the file, and the source location of the write.
+    """An attribute that keeps a value of sizes for later calls: the path of its module, its name
+    (`grid[0]` for an element of a list), its value in the file, and the source location of the
+    write.
     """
 
     path: tuple[str, ...]
@@ -51,7 +53,7 @@ def reset(module: Any, attributes: Iterable[CachedAttribute]) -> None:
         owner = module._c
         for name in attribute.path:
             owner = owner.getattr(name)
-        owner.setattr(attribute.name, attribute.value)
+        set_attribute(owner, attribute.name, attribute.value)
 
 
 def is_lazy(graph: Graph, read: Node, source: object, writes: list[Node]) -> bool:
@@ -200,7 +202,9 @@ class _Writes:
         """The values that are written into a tensor in place."""
         if value.type().kind() == "TensorType":
             for node, written in self._in_place:
-                if self._aliases.may_contain_alias(written, value):
+                if self._aliases.may_contain_alias(written, value) and not are_separate(
+                    written, value
+                ):
                     yield from node.inputs()
                     yield from _conditions(node.owningBlock())
 

@@ -91,6 +91,28 @@ def is_object(kind: Type) -> bool:
     )
 
 
+def element_name(name: str, index: int) -> str:
+    """The name of an element of a list that an attribute holds."""
+    return f"{name}[{index}]"
+
+
+def attribute_of(owner: Any, name: str) -> Any:
+    """The attribute of a torch._C.ScriptModule, or the element of one (`element_name`)."""
+    name, _, index = name.partition("[")
+    value = owner.getattr(name)
+    return value[int(index[:-1])] if index else value
+
+
+def set_attribute(owner: Any, name: str, value: Any) -> None:
+    """Set what `attribute_of` returns."""
+    name, _, index = name.partition("[")
+    if index:
+        items = list(owner.getattr(name))
+        items[int(index[:-1])] = value
+        value = items
+    owner.setattr(name, value)
+
+
 def read_attribute(owner: Any, read: Node) -> Any:
     """The attribute of a module or ModuleObject that a node reads."""
     reads = (read,)
@@ -99,7 +121,7 @@ def read_attribute(owner: Any, read: Node) -> Any:
     if is_object(read.output().type()):
         return ModuleObject(owner, reads)
     if len(reads) == 1:
-        return owner.getattr(read.s("name"))
+        return attribute_of(owner, read.s("name"))
     return _evaluated(owner, reads)
 
 

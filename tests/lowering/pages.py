@@ -74,8 +74,9 @@ pass and compares the outputs.
   too. So does one that is None in the file and is set if it is None, from no data and no size of the inputs. It must not be
   random or written in place. One that keeps a value of sizes, such as `if n > self.cached: self.cached = n`, may have a
   value of an earlier call in torch. The served model starts each request with the value in the file, as a module does that
-  was just loaded. Goldens are recorded in the same way, and a warning names the attribute. Changes of lists and
-  dictionaries of the model that are read are refused.
+  was just loaded. Goldens are recorded in the same way, and a warning names the attribute. An element of a list counts
+  as an attribute if forward uses the list only with constant indices (`self.grid[0] = ...`). Other changes of
+  lists and dictionaries of the model that are read are refused.
 - **Large graphs.** torch's lint is quadratic in the uses of a shared constant. So graphs of more than a few hundred
   nodes are checked for scopes only.
 

@@ -684,6 +684,7 @@ def _module_with_state(line: str) -> torch.jit.ScriptModule:
     )
     module.register_buffer("count", torch.zeros(2))
     module.register_buffer("part", module.count[:1] if "part" in line else None)
+    module.own = torch.jit.Attribute([torch.zeros(1)], annotations.List[torch.Tensor])
     module.tied = torch.jit.Attribute(
         [module.count[1:]], annotations.List[torch.Tensor]
     )
@@ -703,6 +704,30 @@ def _module_with_state(line: str) -> torch.jit.ScriptModule:
 STATE_WRITES = {
     "read after the write": "self.sizes.append(3); return x * len(self.sizes)",
     "read before the write": "n = len(self.sizes); self.sizes.append(3); return x * n",
+    "element of a loop": """
+        for i in range(len(self.seen)):
+            if self.seen[i].numel() < x.numel():
+                self.seen[i] = torch.ones(x.size(0))
+        return x * self.seen[0]""",
+    "element of data": """
+        if self.seen[0].numel() < x.numel():
+            self.seen[0] = x * 2
+        return x * self.seen[0]""",
+    "element of an element": """
+        if self.seen[0].numel() < x.numel():
+            self.seen[0] = self.seen[0] + torch.ones(x.size(0))
+        return x * self.seen[0]""",
+    "element that is written": """
+        if self.seen[0].numel() < x.numel():
+            self.seen[0] = torch.ones(x.size(0))
+        self.seen[0].add_(1)
+        return x * self.seen[0]""",
+    "element that is written in an alias": """
+        if self.seen[0].numel() < x.numel():
+            ones = torch.ones(x.size(0))
+            self.seen[0] = ones
+            ones.add_(x)
+        return x * self.seen[0]""",
     "element": "self.sizes[0] = self.sizes[0] + 1; return x * self.sizes[0]",
     "through an alias": "sizes = self.sizes; sizes += [3]; return x * len(sizes)",
     "through a container": "c = [self.sizes]; c[0].reverse(); return x * self.sizes[0]",
@@ -979,6 +1004,17 @@ CACHES = {
         scale, length = self.scale, self.length
         assert scale is not None and length is not None
         return x * (scale.sum() + length)""",
+    "element of a list": """
+        if self.seen[0].numel() < x.numel():
+            self.seen[0] = torch.ones(x.size(0)) * x.size(0)
+        return x * self.seen[0][: x.numel()] * len(self.seen)""",
+    "element beside a tensor that is written": """
+        if self.seen[0].numel() < x.numel():
+            a, b = torch.meshgrid([torch.arange(x.size(0)), torch.arange(2)])
+            self.seen[-1] = (a + b)[:, 1] * x.size(0)
+        results = [x * 2]
+        results[0][:1] += 1
+        return results[0] * self.seen[0][: x.numel()]""",
     "early return": """
         scale = self.scale
         if scale is not None:
@@ -997,12 +1033,23 @@ def test_value_of_sizes_that_forward_caches_is_computed_in_each_call(body: str) 
     scripted = _module_with_state(textwrap.dedent(body).lstrip("\n"))
     lowered = builder.lower(scripted)
     names = [attribute.full_name for attribute in lowered.cached_attributes]
-    assert names == re.findall(r"self\.(\w+) = ", body)
+    written = re.findall(r"self\.(\S+) = ", body)
+    assert names == [name.replace("-1", "0") for name in written]
     first, later = torch.ones(5), torch.ones(2)
     torch.testing.assert_close(lowered.run(first)[0], scripted(first))
     assert not torch.equal(lowered.run(later)[0], scripted(later))
     reset(scripted, lowered.cached_attributes)
     torch.testing.assert_close(lowered.run(later)[0], scripted(later))
+
+
+def test_element_of_a_list_that_two_attributes_hold_is_refused() -> None:
+    body = textwrap.dedent(CACHES["element of a list"]).strip()
+    scripted = _module_with_state(body + " + self.own[0]")
+    scripted.define("def tie(self):\n    self.own = self.seen\n")
+    builder.lower(scripted)
+    scripted.tie()
+    with pytest.raises(LoweringError, match="writes state to the module's attribute"):
+        builder.lower(scripted)
 
 
 class _Layer(torch.nn.Module):
