@@ -5,6 +5,7 @@ example inputs of a trace are used first, then the uses of each input in the gra
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -343,7 +344,12 @@ def _behind_elementwise(name: str, value: Any, steps: int = MOST_STEPS) -> Guess
     normalization of an image.
     """
     for use in value.uses():
-        if not steps or use.offset or use.user.kind() not in _KEEPS_SHAPE:
+        if not steps or use.offset:
+            continue
+        is_flatten = use.user.kind() == "aten::flatten"
+        if is_flatten and (guess := _behind_flatten(name, use.user)):
+            return guess
+        if use.user.kind() not in _KEEPS_SHAPE:
             continue
         output = use.user.output()
         for later in output.uses():
@@ -355,6 +361,17 @@ def _behind_elementwise(name: str, value: Any, steps: int = MOST_STEPS) -> Guess
         if guess := _behind_elementwise(name, output, steps - 1):
             return guess
     return None
+
+
+def _behind_flatten(name: str, node: Any) -> Guess | None:
+    """The guess from a node that reads all axes except the batch as one."""
+    if (_constant(node, 1), _constant(node, 2)) != (1, -1):
+        return None
+    guess = _of_uses(name, node.output())
+    if len(guess.shape) != 2 or not isinstance(guess.shape[1], int):
+        return None
+    why = f"? {guess.shape_from.removeprefix('? ')}, the product of flattened axes"
+    return replace(guess, shape_from=why)
 
 
 def _constant(node: Any, index: int) -> Any:
@@ -408,6 +425,27 @@ def _layer_norm(name: str, node: Any, offset: int) -> Guess | None:
     return Guess(name, "float32", ("batch", *sizes), _UNKNOWN, why)
 
 
+def _batch_norm(name: str, node: Any, offset: int) -> Guess | None:
+    """The class of the module gives the number of axes; BatchNorm1d reads two or three."""
+    mean = _constant(node, 3)
+    if offset != 0 or mean is None:
+        return None
+    kinds = _BATCH_NORM.findall(node.getModuleHierarchy())
+    axes = _SPATIAL[int(kinds[-1])] if kinds and kinds[-1] != "1" else ()
+    shape = ("batch", mean.shape[0], *axes)
+    if axes:
+        why = f"as BatchNorm{kinds[-1]}d needs it"
+        return Guess(name, _dtype(mean), shape, "", why)
+    later = _of_uses(name, node.output())
+    if later.shape[:2] == shape:
+        return later
+    why = f"? as {node.kind()} needs the second axis"
+    return Guess(name, _dtype(mean), shape, "", why)
+
+
+_BATCH_NORM = re.compile(r"\(BatchNorm([123])d\)")
+
+
 def _embedding(name: str, node: Any, offset: int) -> Guess | None:
     weight = _constant(node, 0)
     if offset != 1 or weight is None:
@@ -457,6 +495,7 @@ _RULES: dict[str, Callable[[str, Any, int], Guess | None]] = {
     "aten::_convolution": _convolution(8),
     "aten::convolution": _convolution(8),
     "aten::linear": _linear,
+    "aten::batch_norm": _batch_norm,
     "aten::embedding": _embedding,
     "aten::layer_norm": _layer_norm,
 }

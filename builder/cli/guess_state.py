@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from builder.lowering import ir
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ RECURRENT = {"aten::lstm": 2, "aten::gru": 1, "aten::rnn_tanh": 1, "aten::rnn_re
 """The number of states of each operator: that many values of hx, and that many outputs after the
 first.
 """
+CELLS = {f"{kind}_cell": states for kind, states in RECURRENT.items()}
+"""The number of states of each operator of one step, all of which it returns."""
 PACK = "aten::_pack_padded_sequence"
 _AXES_ONLY = {
     f"aten::{name}"
@@ -48,12 +52,15 @@ def pairs(lowered: LoweredGraph) -> list[tuple[str, str]]:
 
 
 def shapes(lowered: Any) -> dict[str, tuple[int | str, ...]]:
-    """The shape of each input that a recurrent operator reads: [layers, batch, size] of a state."""
-    return {
-        name: shape
-        for node in ir.nodes_of(lowered.graph, *RECURRENT)
-        for name, shape in _shapes(lowered, node)
-    }
+    """The shape of each input that a recurrent operator reads: [layers, batch, size] of a state, or
+    [batch, size] of that of a cell.
+    """
+    found: dict[str, tuple[int | str, ...]] = {}
+    for node in ir.nodes_of(lowered.graph, *RECURRENT):
+        found.update(_shapes(lowered, node))
+    for node in ir.nodes_of(lowered.graph, *CELLS):
+        found.update(_shapes_of_cell(lowered, node))
+    return found
 
 
 def lengths(lowered: Any) -> set[str]:
@@ -84,9 +91,10 @@ def _unsorted(value: Any) -> Any:
 def _by_operator(lowered: LoweredGraph) -> Iterator[tuple[str, str]]:
     outputs = zip(lowered.outputs, lowered.graph.outputs(), strict=True)
     origins = {name: _origins(value) for name, value in outputs}
-    for node in ir.nodes_of(lowered.graph, *RECURRENT):
+    for node in ir.nodes_of(lowered.graph, *RECURRENT, *CELLS):
+        first = node.kind() in RECURRENT  # the first output is the sequence
         for number, initial in enumerate(_states(node)):
-            state = node.outputsAt(number + 1).debugName()
+            state = node.outputsAt(number + first).debugName()
             matching = [output for output, names in origins.items() if state in names]
             yield from itertools.product(_inputs_of(lowered, initial), matching)
 
@@ -113,6 +121,17 @@ def _shapes(lowered: Any, node: Any) -> Iterator[tuple[str, tuple[int | str, ...
             )
 
 
+def _shapes_of_cell(
+    lowered: Any, node: Any
+) -> Iterator[tuple[str, tuple[int | str, ...]]]:
+    values = [(node.inputsAt(0), node.inputsAt(2))]
+    values += [(initial, node.inputsAt(3)) for initial in _states(node)]
+    for value, weight in values:
+        for tensor in _tensors(weight):
+            for name in _inputs_of(lowered, value):
+                yield name, ("batch", int(tensor.shape[1]))
+
+
 def _packed(node: Any) -> bool:
     return str(node.schema()).partition("(")[0].endswith(".data")
 
@@ -132,7 +151,7 @@ def _states(node: Any) -> list[Any]:
     initial = node.inputsAt(1 + _packed(node))
     several = initial.node().kind() == "prim::ListConstruct"
     if several:
-        return list(initial.node().inputs())[: RECURRENT[node.kind()]]
+        return list(initial.node().inputs())[: (RECURRENT | CELLS)[node.kind()]]
     return [initial]
 
 
@@ -144,7 +163,10 @@ def _tensors(value: Any) -> list[Any]:
             if element.node().kind() == "prim::Constant"
         ]
     if value.node().kind() == "prim::Constant":
-        return list(value.toIValue() or ())
+        constant = value.toIValue()
+        return (
+            [constant] if isinstance(constant, torch.Tensor) else list(constant or ())
+        )
     return []
 
 

@@ -421,6 +421,35 @@ def test_init_reads_shapes_from_the_layers_that_read_inputs(
     assert sum("# ? as aten::" in line for line in lines) == 2
 
 
+NORMALIZED = {
+    "1d": ([torch.nn.BatchNorm1d(6)], (6,)),
+    "1d of a sequence": (
+        [torch.nn.BatchNorm1d(6), torch.nn.Conv1d(6, 3, 1)],
+        (6, "length"),
+    ),
+    "2d": ([torch.nn.BatchNorm2d(3), torch.nn.ReLU()], (3, "height", "width")),
+    "after an activation": ([torch.nn.ReLU(), torch.nn.BatchNorm1d(6)], (6,)),
+    "flattened": ([torch.nn.Flatten(), torch.nn.Linear(28, 3)], (28,)),
+    "flattened later": (
+        [torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.BatchNorm1d(28)],
+        (28,),
+    ),
+}
+
+
+@pytest.mark.parametrize(("layers", "shape"), NORMALIZED.values(), ids=NORMALIZED)
+def test_init_reads_shapes_from_batch_normalization_and_behind_flatten(
+    layers: list[torch.nn.Module],
+    shape: tuple[int | str, ...],
+    tmp_path: Path,
+    run: Run,
+) -> None:
+    module = torch.nn.Sequential(*layers).eval()
+    assert run("init", save(module, tmp_path / "net.pt", None)).exit_code == 0
+    (spec,) = load(tmp_path / "net.pt")
+    assert [tensor.shape for tensor in spec.inputs] == [("batch", *shape)]
+
+
 def test_init_does_not_overwrite_a_manifest_without_force(
     small: Path, run: Run
 ) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import Result
+from torch import Tensor
 
 from builder.manifest import load
 from tests.repository import stateful as models
@@ -51,6 +52,40 @@ def test_init_guesses_the_state_of_a_recurrent_layer(folder: Path, run: Run) -> 
     ]
     shorten(folder / "recognizer.yaml")
     assert run("check", folder).exit_code == 0
+
+
+class Step(torch.nn.Module):
+    """One step of an LSTM and of a GRU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.gru = torch.nn.LSTMCell(5, 7), torch.nn.GRUCell(7, 3)
+
+    def forward(
+        self, x: Tensor, h: Tensor, c: Tensor, g: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        h, c = self.lstm(x, (h, c))
+        g = self.gru(h, g)
+        return torch.relu(g), h, c, g
+
+
+def test_init_guesses_the_state_of_cells(tmp_path: Path, run: Run) -> None:
+    torch.jit.script(Step()).save(str(tmp_path / "step.pt"))
+    assert run("init", tmp_path / "step.pt").exit_code == 0
+    (spec,) = load(tmp_path)
+    assert [tensor.shape for tensor in spec.inputs] == [
+        ("batch", size) for size in (5, 7, 7, 3)
+    ]
+    manifest = tmp_path / "step.yaml"
+    manifest.write_text(
+        manifest.read_text().replace("# state", "state").replace("#   -", "  -")
+    )
+    (spec,) = load(tmp_path)
+    assert [(state.input, state.output) for state in spec.state] == [
+        ("h", "output_1"),
+        ("c", "output_2"),
+        ("g", "output_3"),
+    ]
 
 
 class Packed(torch.nn.Module):
