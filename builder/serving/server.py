@@ -318,14 +318,15 @@ def serve(
         *features.server_flags(repository, installation, response_cache),
         *([] if exit_on_error else [flags.KEEP_SERVING]),
     ]
+    port = {
+        "--http-port": http_port,
+        "--grpc-port": grpc_port,
+        "--metrics-port": metrics_port,
+    }
     start_server = functools.partial(
         start,
         repository,
-        port={
-            "--http-port": http_port,
-            "--grpc-port": grpc_port,
-            "--metrics-port": metrics_port,
-        },
+        port=port,
         address=address,
         log_path=log_path,
         installation=installation,
@@ -333,14 +334,9 @@ def serve(
         changes_models=explicit or poll_seconds is not None,
         control_token=control_token,
     )
-    with _ready(
-        start_server,
-        options,
-        ready_timeout,
-        installation,
-        partly=not exit_on_error,
-        free_ports=0 in (http_port, grpc_port, metrics_port),
-    ) as server:
+    run = _ready if exit_on_error else functools.partial(_ready, partly=True)
+    choices = PORT_CHOICES if 0 in port.values() else 1
+    with run(start_server, options, ready_timeout, installation, choices) as server:
         yield server
 
 
@@ -350,13 +346,12 @@ def _ready(
     options: Sequence[str],
     timeout: float,
     installation: Installation,
+    port_choices: int,
     *,
-    partly: bool,
-    free_ports: bool,
+    partly: bool = False,
 ) -> Iterator[Server]:
     """Return a server that is ready. After a crash during a start, models are loaded serially."""
     restarts = RESTARTS if partly else 1
-    port_choices = PORT_CHOICES if free_ports else 1
     first_crash: str | None = None
     extra: tuple[str, ...] = ()
     with contextlib.ExitStack() as stack:
