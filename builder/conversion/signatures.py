@@ -74,13 +74,8 @@ def signature(
     with_node = takes_node(function)
     parameters = parameters[1 + with_node :]
     if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
-        each = itertools.chain(parameters, itertools.repeat(parameters[-1]))
-        annotations = {
-            name: str(parameter.annotation)
-            for name, parameter in zip(names, each, strict=False)
-        }
-        return Signature(with_node, names, (), annotations)
-    annotations = {}
+        return _by_position(parameters, names, with_node=with_node)
+    annotations: dict[str, str] = {}
     positional: list[str] = []
     keywords: list[tuple[str, str]] = []
     for index, parameter in enumerate(parameters):
@@ -101,6 +96,16 @@ def signature(
                 f" (it has {', '.join(names) or 'none'})"
             )
     return Signature(with_node, tuple(positional), tuple(keywords), annotations)
+
+
+def _by_position(
+    parameters: list[inspect.Parameter], names: tuple[str, ...], *, with_node: bool
+) -> Signature:
+    """The signature of a function that takes all arguments, the rest of them in a `*rest`."""
+    each = itertools.chain(parameters, itertools.repeat(parameters[-1]))
+    pairs = zip(names, each, strict=False)
+    annotations = {name: str(parameter.annotation) for name, parameter in pairs}
+    return Signature(with_node, names, (), annotations)
 
 
 def takes_node(function: Callable[..., Any]) -> bool:

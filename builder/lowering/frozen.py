@@ -262,31 +262,32 @@ def lower_attributes(graph: Graph, module: Any) -> None:
         owner = owners.get(node.inputsAt(0).unique())
         if owner is None:
             continue
-        name = node.s("name")
         if isinstance(owner, TableEntry):
             _read_entry(graph, node, owner)
             read_items.append(node)
-            continue
-        if is_table(node):
+        elif is_table(node):
             items = table_entries(owner, node)
             owners |= {item.output().unique(): entry for item, entry in items}
             read_items += [node, *(item for item, _ in items)]
-            continue
-        attribute = read_attribute(owner, node)
-        if isinstance(attribute, torch._C.ScriptModule | ModuleObject):
-            owners[node.output().unique()] = attribute
-        elif node.hasUses():
-            constant = _constant(
-                graph,
-                node,
-                False if name == "training" and attribute is True else attribute,
-            )
-            node.output().replaceAllUsesWith(constant)
-            if isinstance(attribute, list | dict | tuple):
-                containers.append((name, constant))
+        else:
+            attribute = read_attribute(owner, node)
+            if isinstance(attribute, torch._C.ScriptModule | ModuleObject):
+                owners[node.output().unique()] = attribute
+            elif node.hasUses():
+                constant = _replaced(graph, node, attribute)
+                if isinstance(attribute, list | dict | tuple):
+                    containers.append((node.s("name"), constant))
     for node in reversed(read_items):
         node.destroy()
     _refuse_written(graph, containers)
+
+
+def _replaced(graph: Graph, node: Node, attribute: Any) -> Value:
+    """The constant that replaces the read of an attribute. `training` is false."""
+    is_training = node.s("name") == "training" and attribute is True
+    constant = _constant(graph, node, False if is_training else attribute)
+    node.output().replaceAllUsesWith(constant)
+    return constant
 
 
 def _read_entry(graph: Graph, node: Node, entry: TableEntry) -> None:
