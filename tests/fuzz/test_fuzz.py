@@ -4,16 +4,19 @@ fault.
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import count
 from pathlib import Path
 
 import pytest
 
+from builder.lowering import unread_writes
 from builder.lowering.passes.functionalize import inplace
 from tests.fuzz.__main__ import FOUND, fuzz, main
 from tests.fuzz.checking import Outcome, check
 from tests.fuzz.minimize import minimized
 from tests.fuzz.programs import KINDS, Program, program, source_of
+from tests.fuzz.state import check_calls, source
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -87,3 +90,25 @@ def test_minimization_removes_statements_with_their_blocks() -> None:
 def test_program_that_fails_in_torch_is_invalid() -> None:
     generated = Program("control", 0, ("return torch.relu(nothing)",), traced=False)
     assert check(generated.source(), "invalid").verdict == "invalid"
+
+
+def _outcomes(seeds: range) -> Counter[str]:
+    counts = Counter[str]()
+    for seed in seeds:
+        outcome = check_calls(source(seed), f"state_{seed}")
+        counts[outcome.verdict] += 1
+        counts["leaves out"] += outcome.leaves_out
+    return counts
+
+
+def test_modules_that_write_attributes_have_no_hidden_state() -> None:
+    counts = _outcomes(range(80))
+    assert not counts["wrong"]
+    assert counts["leaves out"] > 30 and counts["refused"] > 10, counts
+
+
+def test_write_that_a_later_call_needs_is_found_if_it_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(unread_writes._Memory, "needed", lambda memory: set())
+    assert _outcomes(range(30))["wrong"]
