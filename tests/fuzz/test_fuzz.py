@@ -4,6 +4,7 @@ fault.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from itertools import count
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from builder.lowering import unread_writes
 from builder.lowering.passes.functionalize import inplace
+from tests.fuzz import published
 from tests.fuzz.__main__ import FOUND, fuzz, main
 from tests.fuzz.checking import Outcome, check
 from tests.fuzz.minimize import minimized
@@ -112,3 +114,13 @@ def test_write_that_a_later_call_needs_is_found_if_it_is_left_out(
 ) -> None:
     monkeypatch.setattr(unread_writes._Memory, "needed", lambda memory: set())
     assert _outcomes(range(30))["wrong"]
+
+
+@pytest.mark.slow
+@pytest.mark.live
+def test_published_programs_respond_as_torch(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    arguments = ["--seed", "3", "--seconds", "1", "--models", "3", "--out", str(file)]
+    assert published.main(arguments) == 0
+    rows = map(json.loads, file.read_text().splitlines())
+    assert [row["verdict"] for row in rows] == ["equal"] * 3
