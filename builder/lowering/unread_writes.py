@@ -53,8 +53,10 @@ def remove(
     """Remove these writes from the graph and return their attributes. Objects that the graph
     creates (`is_created`) are left alone. `shares_memory` answers whether two attributes of the
     module may be one tensor.
+
+    Nothing is removed from a trace in training mode: its writes are refused later, with the fix.
     """
-    if ir.nodes_of(graph, *_CALLS):
+    if ir.nodes_of(graph, *_CALLS) or _is_training(graph):
         return ()
     memory = _Memory(graph, is_created, shares_memory)
     if not memory.writers:
@@ -69,6 +71,14 @@ def remove(
             message.destroy()
         ir.C._jit_pass_dce(graph)
     return tuple({one.full_name: one for one in reversed(attributes)}.values())[::-1]
+
+
+def _is_training(graph: Graph) -> bool:
+    """Whether a batch normalization updates its statistics. Its schema declares no write."""
+    return any(
+        ir.constant(node.inputsAt(5)) is True and not ir.is_none(node.inputsAt(3))
+        for node in ir.nodes_of(graph, "aten::batch_norm")
+    )
 
 
 def _remove(node: Node) -> None:
