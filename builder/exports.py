@@ -25,9 +25,8 @@ def lazy(
     package: str, init: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` of the package whose `__init__.py` is the file `init`."""
-    stub = Path(init).with_suffix(
-        ".pyi"
-    )  # read on first use: commands import many packages
+    # read on first use: commands import many packages
+    stub = Path(init).with_suffix(".pyi")
     sys.modules[package].__class__ = _Package
 
     def load(name: str) -> Any:

@@ -18,7 +18,13 @@ import torch
 from builder.graph_types import Block, Graph, Node, Value
 from builder.lowering import ir
 from builder.lowering.constant_writes import are_separate
-from builder.lowering.objects import READ, WRITE, read_attribute, set_attribute
+from builder.lowering.objects import (
+    READ,
+    WRITE,
+    access_key,
+    read_attribute,
+    set_attribute,
+)
 from builder.lowering.passes.functionalize.origins import origins, stores
 from builder.lowering.passes.functionalize.sharing import holds, written_inputs
 from builder.reachable import reachable
@@ -78,9 +84,9 @@ def _may_change(graph: Graph, writes: list[Node]) -> bool:
     nodes = list(ir.walk(graph))
     inside = {value.unique() for node in nodes for value in _defined(node)}
     items = [v for node in nodes if stores(node) for v in node.inputs() if holds(v)]
-    lazy = {_key(write) for write in writes}
+    lazy = {access_key(write) for write in writes}
     values = [write.inputsAt(1) for write in writes]
-    values += [n.output() for n in nodes if n.kind() == READ and _key(n) in lazy]
+    values += [n.output() for n in nodes if n.kind() == READ and access_key(n) in lazy]
     memory = origins(values, inside, items).keys
     branches = [write.owningBlock() for write in writes]
     return any(
@@ -141,18 +147,13 @@ def _is_plain_in_file(read: Node, source: object) -> bool:
     return value is None or isinstance(value, int | float | torch.Tensor)
 
 
-def _key(access: Node) -> tuple[str, str]:
-    """The class of the object that a node reads or writes, and the name of the attribute."""
-    return access.inputsAt(0).type().str(), access.s("name")
-
-
 def _decides_itself(write: Node) -> bool:
     """Whether a condition on an attribute that the same if sets decides whether a write runs."""
     for guard in _guards(write):
         inside = [node for block in ir.blocks_of(guard) for node in ir.walk(block)]
-        keys = {_key(node) for node in inside if node.kind() == WRITE}
+        keys = {access_key(node) for node in inside if node.kind() == WRITE}
         sources = (value.node() for value in reachable([guard.inputsAt(0)], _origins))
-        if any(node.kind() == READ and _key(node) in keys for node in sources):
+        if any(node.kind() == READ and access_key(node) in keys for node in sources):
             return True
     return False
 
@@ -189,7 +190,7 @@ class _Writes:
     """What a graph writes: attributes, and tensors in place."""
 
     def __init__(self, graph: Graph) -> None:
-        self.attributes = {_key(node) for node in ir.nodes_of(graph, WRITE)}
+        self.attributes = {access_key(node) for node in ir.nodes_of(graph, WRITE)}
         self._aliases = graph.alias_db()
         self._in_place = [
             (node, node.inputsAt(index))
@@ -224,7 +225,10 @@ def _depends_on_data(write: Node, writes: _Writes) -> bool:
 
     return any(
         _is_varying(value)
-        or (value.node().kind() == READ and _key(value.node()) in writes.attributes)
+        or (
+            value.node().kind() == READ
+            and access_key(value.node()) in writes.attributes
+        )
         for value in reachable([write.inputsAt(1)], sources)
     )
 

@@ -12,7 +12,14 @@ import torch
 from builder.graph_types import Graph, Node, Type, Value
 from builder.lowering import ir
 from builder.lowering.local_attributes import Modules, modules_of
-from builder.lowering.objects import READ, WRITE, element_name, read_attribute
+from builder.lowering.objects import (
+    READ,
+    WRITE,
+    AttributeKey,
+    access_key,
+    element_name,
+    read_attribute,
+)
 
 _SET = "aten::_set_item"
 _ELEMENTS = ("TensorType", "IntType", "FloatType", "BoolType")
@@ -27,7 +34,7 @@ def split(graph: Graph, module: Any) -> None:
     reads = [n for n in ir.nodes_of(graph, READ) if _is_list(n.output().type())]
     if any(node.inputsAt(0).unique() not in modules for node in reads):
         return  # the object that has the list is not known
-    written -= {_key(node) for node in ir.nodes_of(graph, WRITE)}
+    written -= {access_key(node) for node in ir.nodes_of(graph, WRITE)}
     lengths = {node: len(_value(node, modules)) for node in reads}
     split = {
         key
@@ -36,11 +43,11 @@ def split(graph: Graph, module: Any) -> None:
             _is_by_elements(node, lengths[node])
             and not any(_is_same_list(node, other, modules) for other in reads)
             for node in reads
-            if _key(node) == key
+            if access_key(node) == key
         )
     }
     for node in reads:
-        if _key(node) in split:
+        if access_key(node) in split:
             _split(graph, node, lengths[node])
 
 
@@ -48,13 +55,9 @@ def _is_list(kind: Type) -> bool:
     return kind.kind() == "ListType"
 
 
-def _access(node: Node) -> tuple[str, str] | None:
+def _access(node: Node) -> AttributeKey | None:
     read = node.inputsAt(0).node()
-    return _key(read) if read.kind() == READ else None
-
-
-def _key(access: Node) -> tuple[str, str]:
-    return access.inputsAt(0).type().str(), access.s("name")
+    return access_key(read) if read.kind() == READ else None
 
 
 def _value(read: Node, modules: Modules) -> list[Any]:

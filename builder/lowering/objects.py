@@ -91,6 +91,15 @@ def is_object(kind: Type) -> bool:
     )
 
 
+AttributeKey = tuple[str, str]
+"""The class of an object, and the name of its attribute."""
+
+
+def access_key(access: Node) -> AttributeKey:
+    """The attribute that a node reads or writes."""
+    return access.inputsAt(0).type().str(), access.s("name")
+
+
 def element_name(name: str, index: int) -> str:
     """The name of an element of a list that an attribute holds."""
     return f"{name}[{index}]"

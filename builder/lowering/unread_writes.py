@@ -17,13 +17,10 @@ from dataclasses import dataclass
 from builder.graph_types import Block, Graph, Node, Value
 from builder.lowering import ir
 from builder.lowering.locations import source_line
-from builder.lowering.objects import READ, WRITE
+from builder.lowering.objects import READ, WRITE, AttributeKey, access_key
 from builder.lowering.passes.functionalize.origins import stores
 from builder.lowering.passes.functionalize.sharing import holds, sources, written_inputs
 from builder.reachable import reachable
-
-Key = tuple[str, str]
-"""The class of the object and the name of the attribute."""
 
 _MESSAGES = ("aten::warn", "prim::Print")
 _CALLS = ("prim::CallMethod", "prim::CallFunction", "prim::fork", "prim::Closure")
@@ -106,13 +103,13 @@ class _Memory:
     ) -> None:
         self._graph = graph
         self._nodes = list(ir.walk(graph))
-        self._reads = defaultdict[Key, list[Value]](list)
-        self._assignments = defaultdict[Key, list[Node]](list)
+        self._reads = defaultdict[AttributeKey, list[Value]](list)
+        self._assignments = defaultdict[AttributeKey, list[Node]](list)
         for node in self._nodes:
             if node.kind() == READ:
-                self._reads[_key(node)].append(node.output())
+                self._reads[access_key(node)].append(node.output())
             elif node.kind() == WRITE:
-                self._assignments[_key(node)].append(node)
+                self._assignments[access_key(node)].append(node)
         self._stored = [
             value
             for node in self._nodes
@@ -155,7 +152,7 @@ class _Memory:
         result = defaultdict[Value, list[Node]](list)
         for node in writers:
             written = (
-                self._reads[_key(node)]
+                self._reads[access_key(node)]
                 if node.kind() == WRITE
                 else reachable(self._origins(node), sharing.__getitem__)
             )
@@ -185,7 +182,7 @@ class _Memory:
             return []
         node = value.node()
         if node.kind() == READ:
-            return [*self._stored_in(_key(node)), *self._same_memory(value)]
+            return [*self._stored_in(access_key(node)), *self._same_memory(value)]
         if node.kind() == "prim::Constant":
             return list(self._same_memory(value)) if self._shared else []
         if node.kind() in _PASSING:
@@ -197,7 +194,7 @@ class _Memory:
             return before
         return [*before, *self._stored]
 
-    def _stored_in(self, key: Key) -> Iterator[Value]:
+    def _stored_in(self, key: AttributeKey) -> Iterator[Value]:
         for node in self._assignments[key]:
             yield node.inputsAt(1)
 
@@ -206,7 +203,7 @@ class _Memory:
         if self._shared:
             group = self._holders
         elif _is_tensor(read):
-            group = self._reads[_key(read.node())]
+            group = self._reads[access_key(read.node())]
         else:
             group = self._containers
         return group if read == group[0] else group[:1]
@@ -244,10 +241,6 @@ def _is_tensor(value: Value) -> bool:
     return value.type().kind() == "TensorType"
 
 
-def _key(access: Node) -> Key:
-    return access.inputsAt(0).type().str(), access.s("name")
-
-
 def _full_name(access: Node) -> str:
     """The name of an attribute with the path of its module from the graph's module."""
     names = [access.s("name")]
@@ -269,9 +262,8 @@ def _passed(value: Value) -> list[Value]:
     index = value.offset()
     if node.kind() == "prim::Param":
         owner, index = node.owningBlock().owningNode(), index - 1
-        if (
-            owner is None or index < 0
-        ):  # an input of the graph, or the counter of a loop
+        # an input of the graph, or the counter of a loop
+        if owner is None or index < 0:
             return []
         node = owner
     return [node.inputsAt(index + 2), list(ir.first_block(node).outputs())[index + 1]]

@@ -265,7 +265,6 @@ def of_conversion(
     serve_as: str,
 ) -> ModelArtifact:
     """The artifact of one conversion and its plan, with the tensors of the network."""
-
     graph = conversion.lowered.graph
     return triton.ModelArtifact(
         spec=replace(spec, inputs=conversion.inputs),

@@ -10,7 +10,8 @@ element is such a layer, and copies the product exactly (observed with 8.6.0 on 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable
 from functools import cached_property
 
 from builder.engine import capabilities
@@ -79,11 +80,11 @@ class _Products(LayerGraph):
         return source is not None and kind(source) == wanted
 
     def _has_attention(self, tensor: ITensor) -> bool:
-        return bool(self._upstream_of(tensor) & self._attentions)
+        return bool(self._upstream[tensor] & self._attentions)
 
     def _is_parallel(self, product: ITensor, other: ITensor) -> bool:
         """Whether an attention is only in the product, and a product only in the other operand."""
-        own, others = self._upstream_of(product), self._upstream_of(other)
+        own, others = self._upstream[product], self._upstream[other]
         return bool(own & ~others & self._attentions) and bool(
             others & ~own & self._matrix_products
         )
@@ -92,65 +93,57 @@ class _Products(LayerGraph):
     def _attentions(self) -> int:
         """The products of two computed matrices, as a set of bits."""
         return self._bits(
-            layer
-            for layer in self._multiplications()
-            if not any(
-                self._has_kind(layer.get_input(index), SPREADS, "CONSTANT")
-                for index in (0, 1)
+            lambda layer: (
+                not any(
+                    self._has_kind(layer.get_input(index), SPREADS, "CONSTANT")
+                    for index in (0, 1)
+                )
             )
         )
 
     @cached_property
     def _matrix_products(self) -> int:
-        return self._bits(self._multiplications())
+        return self._bits(lambda layer: True)
 
-    def _multiplications(self) -> Iterator[ILayer]:
-        return (layer for layer in self.layers if kind(layer) == "MATRIX_MULTIPLY")
-
-    def _bits(self, layers: Iterable[ILayer]) -> int:
-        """A set of layers as bits, by the number of the layer."""
-        return sum(1 << self._numbers[layer] for layer in layers)
-
-    @cached_property
-    def _numbers(self) -> dict[ILayer, int]:
-        return {layer: number for number, layer in enumerate(self.layers)}
+    def _bits(self, accepts: Callable[[ILayer], bool]) -> int:
+        """The matrix products that `accepts` selects, as a set of bits."""
+        return sum(
+            1 << number
+            for number, layer in enumerate(self.layers)
+            if kind(layer) == "MATRIX_MULTIPLY" and accepts(layer)
+        )
 
     @cached_property
     def _upstream(self) -> dict[ITensor, int]:
         """For each tensor the layers on which it depends, as a set of bits."""
-        upstream: dict[ITensor, int] = {}
+        upstream = defaultdict[ITensor, int](int)
         for number, layer in enumerate(self.layers):
             bits = 1 << number
             for _, _, tensor in inputs_of(layer):
-                bits |= upstream.get(tensor, 0)
+                bits |= upstream[tensor]
             for index in range(layer.num_outputs):
                 upstream[layer.get_output(index)] = bits
         return upstream
-
-    def _upstream_of(self, tensor: ITensor) -> int:
-        return self._upstream.get(tensor, 0)
 
 
 def _copied(network: INetworkDefinition, total: ILayer, index: int) -> ITensor:
     """An operand of a sum, after a pooling over windows of one element."""
     tensor = total.get_input(index)
     sizes = tuple(tensor.shape)
-    pictures = _reshaped(network, tensor, _picture(sizes), f"{total.name}.picture")
-    pooling = network.add_pooling_nd(
-        pictures, trt.PoolingType.AVERAGE, trt.Dims([1, 1])
-    )
+    image = _reshaped(network, tensor, _as_image(sizes), f"{total.name}.image")
+    pooling = network.add_pooling_nd(image, trt.PoolingType.AVERAGE, trt.Dims([1, 1]))
     pooling.name = f"{total.name}.pooled"
     return _reshaped(
-        network, pooling.get_output(0), _same(sizes), f"{total.name}.copied"
+        network, pooling.get_output(0), _original(sizes), f"{total.name}.copied"
     )
 
 
-def _picture(sizes: Sizes) -> Sizes:
-    """The reshape to (N, 1, rows, columns): 0 keeps an axis, -1 is inferred."""
+def _as_image(sizes: Sizes) -> Sizes:
+    """The reshape to (N, 1, H, W): 0 keeps an axis, -1 is inferred."""
     return (0 if len(sizes) == HIGHEST_RANK else 1, 1, -1, sizes[-1])
 
 
-def _same(sizes: Sizes) -> Sizes:
+def _original(sizes: Sizes) -> Sizes:
     """The reshape back to a tensor of these sizes."""
     return (*(0,) * (len(sizes) - 2), -1, sizes[-1])
 
