@@ -284,8 +284,8 @@ def lowered() -> Iterator[str]:
         ((f"`{n}`", ", ".join(o)) for n, o in sorted(names.items())),
     )
     yield (
-        "\nPasses in order. A pass may run more than once. `scale-queries` and `fold-query-scale` run"
-        " for\nhalf precision only, `scale-scores` for full precision only.\n"
+        "\nPasses in order. A pass may run more than once. `scale-queries`, `fold-query-scale` and"
+        " `flatten-tokens` run\nfor half precision only, `scale-scores` for full precision only.\n"
     )
     passes = dict.fromkeys((step.name, first_paragraph(step.doc)) for step in ALL)
     yield from table(

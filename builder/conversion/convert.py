@@ -93,7 +93,9 @@ def convert(
     rules = policy(precision, tuple(keep_fp32))
     if lowered is not module_or_graph:
         _check_quantized(precision, lowered)
-    lowered = for_precision(lowered, bool(rules.half), specs)
+    lowered = for_precision(
+        lowered, bool(rules.half), specs, weakly_typed=not rules.typed
+    )
     profiles = tuple(profiles) if profiles is not None else (axis_ranges(specs),)
     source = _Source(lowered, specs, profiles, precision, rules)
     return _conversion(source, output_names, unroll_limit)

@@ -138,18 +138,19 @@ def for_precision(
     half: bool,
     specs: Sequence[TensorSpec] = (),
     *,
+    weakly_typed: bool = False,
     stop_after: str | None = None,
     keep_text: bool = False,
 ) -> LoweredGraph:
     """A copy of the lowered graph in the form for half or full precision (`pipeline.passes_for`).
-    `specs` are the inputs' TensorSpecs, if known. `stop_after` and `keep_text` are those of
-    `lower`.
+    `specs` are the inputs' TensorSpecs, if known. `weakly_typed` is for TensorRT 8.6. `stop_after`
+    and `keep_text` are those of `lower`.
     """
     if not ir.nodes_of(lowered.graph, *scale_queries.touches):
         # the other passes clean up after it
         return lowered
     graph = lowered.graph.copy()
-    context = Context(specs=tuple(specs))
+    context = Context(specs=tuple(specs), weakly_typed=weakly_typed)
     trace = run_passes(
         graph, context, passes_for(half), stop_after=stop_after, keep_text=keep_text
     )

@@ -82,6 +82,7 @@ from builder.lowering.passes.scalars import (
     fold_sizes,
 )
 from builder.lowering.passes.strides import refuse_strides
+from builder.lowering.passes.tokens import flatten_tokens
 from builder.lowering.passes.transposes import sink_transposes
 from builder.lowering.passes.unroll import resolve_static_ifs, unroll_loops
 from builder.lowering.passes.widths import fold_widths
@@ -187,7 +188,13 @@ _BEHIND_A_SCALE: tuple[Pass, ...] = (
     eliminate_common_subexpressions,
     torch_passes.eliminate_dead_code,
 )
-HALF: tuple[Pass, ...] = (scale_queries, fold_query_scale, *_BEHIND_A_SCALE)
+HALF: tuple[Pass, ...] = (
+    scale_queries,
+    fold_query_scale,
+    *_BEHIND_A_SCALE,
+    flatten_tokens,
+    torch_passes.eliminate_dead_code,
+)
 """Passes that conversion adds for half precision."""
 FULL: tuple[Pass, ...] = (scale_scores, *_BEHIND_A_SCALE)
 """Passes that conversion adds for full precision."""

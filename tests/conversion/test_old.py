@@ -337,6 +337,56 @@ def test_sum_of_parallel_products_reads_one_through_a_pooling(
     assert kinds.count("POOLING") == pooled
 
 
+class Patches(torch.nn.Module):
+    """Patches with a class token, a block of a vision transformer, and the class token's result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = torch.nn.Conv2d(3, 8, 2, 2)
+        self.token, self.positions = torch.randn(1, 1, 8), torch.randn(1, 5, 8)
+        self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(8) for _ in range(3))
+        self.query, self.key, self.value, self.out = (
+            torch.nn.Linear(8, 8) for _ in range(4)
+        )
+        self.up, self.down = torch.nn.Linear(8, 16), torch.nn.Linear(16, 8)
+        self.scale = torch.nn.Parameter(torch.randn(8))
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        y = self.patches(image).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(y.size(0), -1, -1), y], 1) + self.positions
+        x = x + self.scale * self.attention(self.norms[0](x))
+        x = x + self.down(F.gelu(self.up(self.norms[1](x))))
+        return self.norms[2](x)[:, 0]
+
+    def attention(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        q, k, v = (
+            part(x).view(batch, length, 2, 4).transpose(1, 2)
+            for part in (self.query, self.key, self.value)
+        )
+        weights = torch.softmax(q @ k.transpose(-1, -2) / 2, -1)
+        return self.out((weights @ v).transpose(1, 2).reshape(batch, length, width))
+
+
+@pytest.mark.parametrize("batch", [1, 3, "n"])
+def test_static_tokens_of_a_convolution_are_rows_of_a_matrix(batch: int | str) -> None:
+    """8.6 then computes a residual sum and its layer_norm in one kernel."""
+    torch.manual_seed(0)
+    size = batch if isinstance(batch, int) else 2
+    module, image = Patches().eval(), torch.randn(size, 3, 4, 4)
+    dims = {} if isinstance(batch, int) else {"n": (1, 2, 4)}
+    spec = builder.TensorSpec("float32", (batch, 3, 4, 4), dims=dims)
+    traced = torch.jit.trace(module, image)
+    conversion = builder.convert(traced, [spec], precision="fp16")
+    (result,) = builder.reference.run(conversion, [image])
+    torch.testing.assert_close(result, module(image), rtol=1e-5, atol=1e-5)
+    norms = [x for x in layers(conversion) if x.kind == "NORMALIZATION"]
+    assert [len(x.outputs[0].shape) for x in norms] == [2 if dims == {} else 3] * 3
+    products = [x for x in layers(conversion) if x.kind == "MATRIX_MULTIPLY"]
+    ranks = [len(x.outputs[0].shape) for x in products]
+    assert sorted(ranks) == ([2] * 6 if dims == {} else [3] * 6) + [4] * 2
+
+
 def test_new_axis_before_an_empty_one() -> None:
     """A 0 in the shape tensor of a reshape is a length, and copies no axis."""
     check(

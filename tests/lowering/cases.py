@@ -448,6 +448,16 @@ def silu_and_relu(x):
     return torch.relu(torch.nn.functional.silu(x))
 
 
+def tokens_of_a_convolution(x, kernel, positions, weight, bias, scale):
+    y = torch._convolution(
+        x, kernel, None, [1], [0], [1], False, [0], 1, False, False, True, True
+    )
+    y = y.transpose(1, 2) + positions
+    z = torch.nn.functional.layer_norm(y, [4], scale, bias)
+    z = torch.nn.functional.gelu(torch.nn.functional.linear(z, weight, bias))
+    return y + z * scale
+
+
 def optional_by_data(x):
     y: torch.Tensor | None = None
     if bool(x.sum() > 0):
@@ -1156,6 +1166,15 @@ CASES = (
         ("aten::div",),
         (),
         (floats(4, 4),),
+    ),
+    Case(
+        "flatten-tokens",
+        tokens_of_a_convolution,
+        (floats(2, 3, 5),),
+        (),
+        ("aten::reshape(",),
+        (floats(4, 3, 2), floats(1, 4, 4), floats(4, 4), floats(4), floats(4)),
+        Context(specs=(TensorSpec("float32", (2, 3, 5)),), weakly_typed=True),
     ),
     Case(
         "scale-scores",

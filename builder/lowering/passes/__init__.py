@@ -47,6 +47,8 @@ class Context:
     unchecked: list[str] = field(default_factory=list)
     """The source lines of conditions on data for which forward raises."""
     specs: Sequence[Any] = ()
+    weakly_typed: bool = False
+    """Whether TensorRT may choose the precision of each layer, as TensorRT 8.6 does."""
     precision: Callable[[Any], None] | None = None
     lines: Sequence[Line] | None = None
     kinds: Mapping[str, int] | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from builder.analysis import weight_shape
 from builder.graph_types import Graph, Node, Type, Value
 from builder.lowering import ir
 from builder.lowering.emit import Emit
@@ -14,7 +13,7 @@ from builder.lowering.passes.amounts import CommonFactor
 from builder.lowering.passes.dtypes import bottom_up, input_facts, input_shapes
 from builder.lowering.passes.lengths import Lengths
 from builder.lowering.passes.moves import MOVES, axis_at, moved
-from builder.lowering.passes.widths import source, width
+from builder.lowering.passes.widths import is_layer, source
 
 
 @lowering_pass("sink-transposes", touches=MOVES)
@@ -110,7 +109,7 @@ class _Emit(Emit):
             return self._before_join(node, order)
         if (
             node.kind() != "aten::linear"
-            or not _is_layer(node)
+            or not is_layer(node)
             or order[-1] != len(order) - 1
         ):
             return None
@@ -169,18 +168,10 @@ class _Emit(Emit):
         return has_one_reader and node.owningBlock() == self.at.owningBlock()
 
 
-def _is_layer(node: Node) -> bool:
-    """Whether linear acts only on the last axis: its weight is a matrix, its bias a vector."""
-    bias = node.inputsAt(2)
-    return width(node.output()) is not None and (
-        ir.is_none(bias) or len(weight_shape(bias) or ()) == 1
-    )
-
-
 def _behind_layer(emit: _Emit, node: Node) -> Value | None:
     move = node.inputsAt(0).node()
     order = emit.order(move)
-    if order is None or order[-1] != len(order) - 1 or not _is_layer(node):
+    if order is None or order[-1] != len(order) - 1 or not is_layer(node):
         return None
     return emit.permuted(
         emit.op("aten::linear", move.inputsAt(0), *ir.inputs(node)[1:]), order

@@ -97,6 +97,14 @@ def width(value: Value) -> int | None:
     return None
 
 
+def is_layer(node: Node) -> bool:
+    """Whether linear acts only on the last axis: its weight is a matrix, its bias a vector."""
+    bias = node.inputsAt(2)
+    return width(node.output()) is not None and (
+        ir.is_none(bias) or len(weight_shape(bias) or ()) == 1
+    )
+
+
 def _width(value: Value, at: Node) -> int | None:
     """The length of the last axis of an output of such a layer, or of an input that it reads
     whenever the node `at` runs. A branch that is not taken may have another width.
