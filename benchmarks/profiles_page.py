@@ -11,7 +11,8 @@ HEAD = """
 ## Static profiles and the alternatives, {gpu}
 
 `python -m benchmarks.batch_sizes`, and `python3 -m benchmarks.compiled --mode max-autotune` in a
-Python that has triton, on one host{dates}. Milliseconds of a call, medians.
+Python that has triton{dates}. Milliseconds of a call, medians. The rows of torch.compile may be of
+another day and host.
 
 | column | meaning |
 |---|---|
