@@ -37,6 +37,7 @@ from builder.parity.arrays import narrow, to_numpy, to_torch
 from builder.parity.calling import call_module
 from builder.parity.coverage import Outcome
 from builder.parity.golden_search import GoldenSearch, is_finite
+from builder.parity.rows import Rows, Sets
 from builder.parity.structure import ListTooLong, check_lengths, leaves, length_of
 from builder.parity.user_inputs import user_inputs
 from builder.triton import ROLLED, Golden, moved
@@ -47,6 +48,8 @@ MEASURABLE_SECONDS = 2.0
 """Maximum memory of one golden's inputs, and maximum time of the module for it. Larger sizes are
 reduced, with a warning, because every later step runs each golden again.
 """
+MOST_OF_DATA = 4
+"""Maximum number of additional goldens with rows of the data that the others do not have."""
 _SMALL_NUMBERS = (2, 1)
 SHOWN_BRANCHES = 5
 """Maximum number of conditions that are reported by name. Large scripted models have hundreds that
@@ -153,13 +156,17 @@ def record_goldens(
     paths: Sequence[str] = (),
     optional: Collection[str] = (),
     cached_attributes: Sequence[CachedAttribute] = (),
+    data: Sets = (),
 ) -> Recording:
     """The goldens of `record`, with the unreached outcomes. `optional` are the outputs that may be
     None; if there are any, `paths` are lowering's names of all outputs, in order. A golden omits
     outputs that are None. `cached_attributes` are reset before each call of the module.
+
+    With `data`, sets of tensors of the spec's inputs, their rows are the inputs instead of random
+    values. Goldens named "p0-data<n>" have rows that the others lack.
     """
     names = tuple(output_names or spec.outputs or ())
-    recorder = _Recorder(module, spec, names, tuple(paths), optional)
+    recorder = _Recorder(module, spec, names, tuple(paths), optional, data)
     recorder.cached_attributes = tuple(cached_attributes)
     goldens = tuple(recorder.all())
     search = recorder.search
@@ -219,9 +226,11 @@ class _Recorder:
         names: tuple[str, ...],
         paths: tuple[str, ...] = (),
         optional: Collection[str] = (),
+        data: Sets = (),
     ) -> None:
         self.module = module
         self.spec = spec
+        self.rows = Rows(spec.inputs, data, zlib.crc32(spec.name.encode()))
         self.names = names
         self.paths = paths
         operators = str(_graph(module))
@@ -295,13 +304,25 @@ class _Recorder:
                     batches.append(golden)
             if batches:
                 yield from self._rolled(f"p{index}", batches[-1])
-        yield from sequences.record(self.spec, self.record, self.styles[0])
+        yield from self._of_data()
+        yield from sequences.record(self.spec, self.record, self._request)
         for name, left_out, tensors in user_inputs(self.spec):
             golden = replace(self._recorded(name, tensors), omitted=left_out)
             yield golden
             if self.left_out and self._count(golden) > 1:
                 yield self._recorded(f"{name}-row", self._rows(golden))
                 yield from self._rolled(name, golden)
+
+    def _of_data(self) -> Iterator[Golden]:
+        """Goldens at the first profile's optimum with rows that the others lack."""
+        profile = {**axis_ranges(self.spec.inputs), **(self.spec.profiles or ({},))[0]}
+        sizes = inputs.sizes_of(profile)["opt"]
+        for number in range(MOST_OF_DATA):
+            if self.rows.used >= self.rows.count:
+                return
+            golden = self._drawn(f"p0-data{number}", sizes, profile)
+            if golden is not None:
+                yield golden
 
     def _drawn(
         self, name: str, sizes: Mapping[str, int], profile: Profile
@@ -451,14 +472,24 @@ class _Recorder:
             ) from error
 
     def golden(self, name: str, sizes: Mapping[str, int]) -> Golden:
+        """The golden of the next rows of the data, if the module accepts them, else of drawn
+        values.
+        """
+        rows = self.rows.take(sizes)
+        return self._of_rows(name, rows) or self._of_styles(name, sizes, rows)
+
+    def _of_styles(
+        self, name: str, sizes: Mapping[str, int], rows: Mapping[str, torch.Tensor]
+    ) -> Golden:
         """The golden with the first style that has finite outputs, else with the first that
-        runs.
+        runs. Floats are those of the rows, if there are any.
         """
         seed = zlib.crc32(f"{self.spec.name}/{name}".encode())
+        floats = {key: row for key, row in rows.items() if row.is_floating_point()}
         fallback = None
         failure = None
         for position, (style, numbers) in enumerate(self._drawn_from()):
-            drawn = inputs.draw(self.spec.inputs, sizes, style, seed)
+            drawn = self._drawn_with(floats, self.spec.inputs, sizes, style, seed)
             try:
                 golden = self.record(name, self._with_numbers(drawn, numbers))
             except (*FAILURES, ListTooLong) as error:
@@ -478,6 +509,37 @@ class _Recorder:
                 raise failure
             raise self._failed(name, sizes, failure)
         return fallback
+
+    def _of_rows(self, name: str, rows: Mapping[str, torch.Tensor]) -> Golden | None:
+        """The golden of these inputs; None if there are none, or without finite outputs."""
+        if rows:
+            with contextlib.suppress(*FAILURES, ListTooLong):
+                golden = self.record(name, list(rows.values()))
+                if is_finite(golden):
+                    return golden
+        return None
+
+    def _request(
+        self, specs: Sequence[TensorSpec], sizes: Mapping[str, int], seed: int
+    ) -> list[torch.Tensor]:
+        """The next rows of the data, else random values of the accepted style."""
+        rows = self.rows.take(sizes)
+        return self._drawn_with(rows, specs, sizes, self.styles[0], seed)
+
+    @staticmethod
+    def _drawn_with(
+        known: Mapping[str, torch.Tensor],
+        specs: Sequence[TensorSpec],
+        sizes: Mapping[str, int],
+        style: inputs.Style,
+        seed: int,
+    ) -> list[torch.Tensor]:
+        """The known tensors by input name, and random values for the other inputs."""
+        drawn = inputs.draw(specs, sizes, style, seed)
+        return [
+            known.get(str(spec.name), tensor)
+            for spec, tensor in zip(specs, drawn, strict=True)
+        ]
 
     def _drawn_from(self) -> list[tuple[inputs.Style, Mapping[str, Any]]]:
         """The styles, each with numeric arguments that are not random, because an exported program

@@ -29,7 +29,6 @@ from builder.manifest import (
 )
 from builder.parity import inputs
 from builder.parity.arrays import to_torch
-from builder.parity.inputs import Style
 from builder.parity.user_inputs import user_sequences
 from builder.triton import Golden, dtypes
 
@@ -41,12 +40,14 @@ others continue.
 Ask = Callable[[str, Sequence[torch.Tensor]], Golden]
 """Returns the golden of that name for these tensors, in the order of the spec's inputs.
 """
+Draw = Callable[[Sequence[TensorSpec], Mapping[str, int], int], Sequence[torch.Tensor]]
+"""Returns inputs of these specs for axis sizes and a seed."""
 Request = Mapping[str, torch.Tensor]
 """A client's request: every input except state, by name."""
 
 
-def record(spec: ModelSpec, ask: Ask, style: Style) -> Iterator[Golden]:
-    """The goldens of all sequences, random and the user's. Yields none for a model without state,
+def record(spec: ModelSpec, ask: Ask, draw: Draw) -> Iterator[Golden]:
+    """The goldens of all sequences, drawn and the user's. Yields none for a model without state,
     or whose state changes its size.
 
     Raises UsageError, with the line of the manifest, if state has another dtype or shape in the
@@ -60,7 +61,7 @@ def record(spec: ModelSpec, ask: Ask, style: Style) -> Iterator[Golden]:
             spec,
             ask,
             name,
-            [_drawn(spec, name, number, at, style) for at in range(length)],
+            [_drawn(spec, name, number, at, draw) for at in range(length)],
         )
     for name, requests in user_sequences(spec):
         _one_row(spec, requests)
@@ -178,10 +179,10 @@ def _read(spec: ModelSpec, state: State, tensor: TensorSpec) -> np.ndarray[Any, 
 
 
 def _drawn(
-    spec: ModelSpec, name: str, sequence: int, number: int, style: Style
+    spec: ModelSpec, name: str, sequence: int, number: int, draw: Draw
 ) -> Request:
-    """Random sequences, the first at the optimum sizes, the others at different ones. One sequence
-    is one row of the batch.
+    """A request. The first sequence has the optimum sizes, the others have different ones. One
+    sequence is one row of the batch.
     """
     profile = {**axis_ranges(spec.inputs), **spec.profiles[0]}
     kinds = list(inputs.sizes_of(profile).values())
@@ -189,7 +190,7 @@ def _drawn(
     if batch := sequence_axis(spec):
         sizes[batch] = max(1, profile[batch][0])
     seed = zlib.crc32(f"{spec.name}/{name}.{number}".encode())
-    tensors = inputs.draw(spec.stateless_inputs, sizes, style, seed)
+    tensors = draw(spec.stateless_inputs, sizes, seed)
     return {
         str(tensor_spec.name): tensor
         for tensor_spec, tensor in zip(spec.stateless_inputs, tensors, strict=True)

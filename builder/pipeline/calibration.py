@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder import parity, triton
+from builder import parity, precisions, triton
 from builder.errors import UsageError
 from builder.manifest import (
     UNNAMED,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 Arrays = Mapping[str, Any]
 
 EVERY = 5
-"""One row of so many is held out to measure the error."""
+"""One row of so many is held out of the ranges, for goldens."""
 LEAST_ROWS = 2 * EVERY
 """The fewest rows of which some are held out."""
 
@@ -45,24 +46,43 @@ def batches(
     return [batch for tensors in every for batch in _partitioned(spec, tensors)]
 
 
-def divided(
-    spec: ModelSpec, calibration: Calibration, goldens: Sequence[Golden] | None
-) -> tuple[list[list[torch.Tensor]], list[list[torch.Tensor]]]:
-    """(the `batches` without every fifth row, batches of these rows). Without a shared batch axis a
-    set of arrays is one row. The second part is empty if there are fewer than ten rows.
+def of_ranges(
+    spec: ModelSpec, calibration: Calibration, goldens: Sequence[Golden]
+) -> list[list[torch.Tensor]]:
+    """The `batches` without the held-out rows of files. Raises UsageError like `batches`."""
+    sets = [*_divided_files(spec, calibration)[0]]
+    if "goldens" in calibration.data:
+        only_goldens = replace(calibration, data=("goldens",))
+        sets += calibration_sets(spec, only_goldens, goldens)
+    return [batch for tensors in sets for batch in _partitioned(spec, tensors)]
 
-    Raises UsageError like `batches`.
+
+def of_goldens(spec: ModelSpec) -> list[list[torch.Tensor]]:
+    """The sets of tensors that goldens are drawn from: the held-out rows of the calibration files,
+    or all rows if none are held out. Empty without files or 8 bits. Raises UsageError like
+    `batches`.
     """
-    every = calibration_sets(spec, calibration, goldens)
+    if spec.calibration is None or spec.precision not in precisions.QUANTIZED:
+        return []
+    seen, held_out = _divided_files(spec, spec.calibration)
+    return held_out or seen
+
+
+def _divided_files(
+    spec: ModelSpec, calibration: Calibration
+) -> tuple[list[list[torch.Tensor]], list[list[torch.Tensor]]]:
+    """(the sets of the files without every fifth row, these rows). Without a shared batch axis a
+    set of arrays is one row. The second part is empty if there are fewer than ten rows.
+    """
+    every = calibration_sets(spec, calibration, None)
     rows = [_count(spec, tensors) for tensors in every]
     if sum(rows) < LEAST_ROWS:
-        every = [batch for tensors in every for batch in _partitioned(spec, tensors)]
         return every, []
     parts: tuple[list[list[torch.Tensor]], ...] = ([], [])
     first = 0
     for tensors, count in zip(every, rows, strict=True):
         for part, some in zip(parts, _divided(spec, tensors, first), strict=True):
-            part += _partitioned(spec, some) if some else []
+            part += [some] if some else []
         first += count
     return parts[0], parts[1]
 
@@ -139,18 +159,19 @@ def data_of_files(spec: ModelSpec) -> tuple[Golden, ...]:
 
 
 def beyond_data(spec: ModelSpec, golden: Golden) -> str:
-    """The first float input of the golden that is more than a quarter larger than in every file of
-    calibration data, and both magnitudes. Empty if there is none, or if goldens calibrate, too.
+    """The first float input of the golden that is more than a quarter larger than in every row of
+    the files that ranges come from, and both magnitudes. Empty if there is none, or if goldens
+    calibrate, too.
     """
-    data = data_of_files(spec)
-    if not data or (spec.calibration and "goldens" in spec.calibration.data):
+    if spec.calibration is None or "goldens" in spec.calibration.data:
         return ""
-    for tensor in spec.inputs:
+    sets, _ = _divided_files(spec, spec.calibration)
+    for index, tensor in enumerate(spec.inputs):
         name = str(tensor.name)
         if "float" not in tensor.dtype or name not in golden.inputs:
             continue
         reach = _largest(golden.inputs[name])
-        usual = max(_largest(one.inputs[name]) for one in data)
+        usual = max(float(tensors[index].abs().max()) for tensors in sets)
         if reach > 1.25 * usual:
             return (
                 f"input {name!r} reaches {reach:.3g} in this golden and {usual:.3g} in the"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from builder import lowering
 from builder.errors import UsageError
 from builder.manifest import ModelSpec, manifest_location
-from builder.pipeline import calibration, held_out, patterns, segment_goldens
+from builder.pipeline import calibration, patterns
 
 if TYPE_CHECKING:
     from builder.lowering import LoweredGraph
@@ -45,9 +45,6 @@ class Reduced:
         return (
             *_unmatched_skips(self.spec, self.quantized),
             *_nothing_quantized(self.quantized),
-            *held_out.warnings(
-                self.spec, self.quantized.held_out, segment_goldens.FIX_8_BITS
-            ),
         )
 
 
@@ -87,7 +84,7 @@ def reduced(
 
     quantization = None
     if spec.precision in SCHEMES:
-        quantization = quantized(spec, lowered, names, goldens)
+        quantization = quantized(spec, lowered, goldens)
     spec, lowered = _endpoints(
         spec, quantization.lowered if quantization else lowered, names, goldens
     )
@@ -95,14 +92,9 @@ def reduced(
 
 
 def quantized(
-    spec: ModelSpec,
-    lowered: LoweredGraph,
-    names: Sequence[str],
-    goldens: Sequence[Golden],
+    spec: ModelSpec, lowered: LoweredGraph, goldens: Sequence[Golden]
 ) -> Quantized:
-    """Quantize by calibration, which a module with fake quantization does not need. `names` are the
-    output names.
-    """
+    """Quantize by calibration, which a module with fake quantization does not need."""
     from builder import quantization
 
     chosen = spec.calibration
@@ -117,20 +109,14 @@ def quantized(
                 message, where=manifest_location(spec, "precision"), fix=FIX
             )
         return trained
-    batches, others = calibration.divided(spec, chosen, goldens)
-    result = quantization.quantize(
+    return quantization.quantize(
         lowered,
-        batches,
+        calibration.of_ranges(spec, chosen, goldens),
         spec.precision,
         method=chosen.method,
         percentile=chosen.percentile,
         skip=(*chosen.skip, *spec.keep_fp32),
-        held_out=others,
     )
-    if result.trial is None or not any(layer.quantized for layer in result.layers):
-        return replace(result, trial=None)
-    found = held_out.measure(spec, lowered, result.trial, names, others)
-    return replace(result, trial=None, held_out=found)
 
 
 def _endpoints(
@@ -168,9 +154,7 @@ def _endpoints(
 
 
 def as_data(quantization: Quantized | None) -> dict[str, Any] | None:
-    """JSON data: the summary, every product with its result, and the error on held-out calibration
-    data. An infinite SQNR or noise is None.
-    """
+    """JSON data: the summary, and every product with its result. An infinite SQNR is None."""
     if quantization is None:
         return None
     layers = [
@@ -180,8 +164,4 @@ def as_data(quantization: Quantized | None) -> dict[str, Any] | None:
         }
         for layer in quantization.layers
     ]
-    rows = None
-    if found := quantization.held_out:
-        noise = found.noise if math.isfinite(found.noise) else None
-        rows = {**vars(found), "noise": noise}
-    return {"summary": quantization.summary, "layers": layers, "held_out": rows}
+    return {"summary": quantization.summary, "layers": layers}

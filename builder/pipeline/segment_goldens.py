@@ -169,14 +169,14 @@ _FIX_PACKED = (
     "torch packs a padded batch as nested tensors here, and then returns zeros for padding, which"
     " the network does not: build nn.TransformerEncoder with enable_nested_tensor=False"
 )
-FIX_8_BITS = (
+_FIX_8_BITS = (
     "list the layers with the lowest SQNR (`trt-build check`) in keep_fp32, calibrate with more "
-    "data or another method, or allow more with tolerance: {noise: ..., atol: ...}"
+    "data or another method, or allow more with tolerance: {noise: ...}"
 )
 
 _FIX_DATA = (
-    "scale the model's inputs to about 1, add `goldens` to calibration: {data}, which widens the"
-    " ranges, or allow more with tolerance: {noise: ..., atol: ...}"
+    "calibrate with more data, add `goldens` to calibration: {data}, which widens the ranges, or"
+    " allow more with tolerance: {noise: ...}"
 )
 
 
@@ -192,7 +192,7 @@ def _fix(spec: ModelSpec, module: Any) -> str:
     from builder.conversion import HALF, plugin_functions
 
     if eight_bits(spec):
-        return FIX_8_BITS
+        return _FIX_8_BITS
     if spec.precision in HALF:
         return _FIX_HALF
     added = [*plugin_functions(), *_passes_of_plugins()]

@@ -319,6 +319,7 @@ def record(lowered: Lowered, recordings: Recordings | None = None) -> Recorded:
             paths,
             tuple(lowered.optional),
             lowered.graph.cached_attributes,
+            calibration.of_goldens(lowered.spec),
         )
         if recordings:
             recordings.keep(recording, lowered.outputs)

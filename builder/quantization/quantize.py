@@ -59,7 +59,6 @@ def quantize(
     method: str = "max",
     percentile: float = 99.99,
     skip: Sequence[str] = (),
-    held_out: Batches = (),
 ) -> Quantized:
     """Insert fake quantization at the operands of convolutions, linear layers and matrix products.
 
@@ -69,20 +68,13 @@ def quantize(
     `method` selects how the range of an activation is computed from them. Weights have a scale for
     each output channel, from its maximum. `skip` are patterns (fnmatch) of layer names. Batch
     normalizations are folded first. Existing fake quantization is not changed, and neither is the
-    given graph. The ranges are those of `batches` and of `held_out` together; the result's `trial`
-    has the ranges of `batches` alone, to measure the error on inputs that calibration has not seen.
-    Raises UsageError for an unknown method or precision, or no batches.
+    given graph. Raises UsageError for an unknown method or precision, or no batches.
     """
     scheme = _scheme(precision, method, batches)
     graph = lowered.graph.copy()
     _fold_batch_norms(graph)
     lowered = replace(lowered, graph=graph)
-    every = [*batches, *held_out]
-    work = _Work(lowered, every, scheme, method, percentile, tuple(skip))
-    quantized = work.run()
-    if not held_out:
-        return quantized
-    return replace(quantized, trial=work.trial(batches))
+    return _Work(lowered, batches, scheme, method, percentile, tuple(skip)).run()
 
 
 def _scheme(precision: str, method: str, batches: Batches) -> Scheme:
@@ -161,12 +153,6 @@ class _Work:
             layers,
             sum(number not in self.reasons for number in self._addition_numbers()),
         )
-
-    def trial(self, batches: Batches) -> LoweredGraph:
-        """The graph of `run` with the ranges of these batches."""
-        work = replace(self, batches=batches)
-        work.reasons |= self.reasons
-        return work._rounded(work.scales())
 
     def _rounded(self, scales: Scales) -> LoweredGraph:
         """The graph with quantizing nodes."""

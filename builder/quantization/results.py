@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from builder.conversion import quantizes
 from builder.lowering import LoweredGraph, source_location
-from builder.printable import counted
 from builder.quantization import trained
 from builder.quantization.products import products
 
@@ -31,29 +30,6 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class HeldOut:
-    """The error on calibration data that the ranges of the trial do not come from.
-
-    `noise` is the root mean square of the error, relative to the output's, of the noisiest output
-    over all requests. `beyond` of the `requests`, which have `rows` rows together, exceed the
-    tolerance; `problem` is the difference of the first one. A request has at most the optimum size
-    of the batch axis.
-    """
-
-    rows: int
-    requests: int
-    noise: float
-    beyond: int
-    problem: str = ""
-
-    @property
-    def summary(self) -> str:
-        """The result as text: `noise 2.1 % on 20 held-out rows`."""
-        rows = counted(self.rows, "held-out row")
-        return f"noise {100 * self.noise:.2g} % on {rows}"
-
-
-@dataclass(frozen=True)
 class Quantized:
     """The graph with quantizing nodes, and the result for each of its products, in
     program order.
@@ -63,10 +39,6 @@ class Quantized:
     layers: tuple[Layer, ...]
     additions: int = 0
     """The number of residual additions with an 8-bit operand."""
-    trial: LoweredGraph | None = None
-    """The graph with the ranges of a part of the calibration data; see `quantize`."""
-    held_out: HeldOut | None = None
-    """The error of the trial on the other part; None if nothing was held out."""
 
     @property
     def summary(self) -> str:
@@ -81,8 +53,6 @@ class Quantized:
             text += f" and {self.additions} residual additions"
         if noisiest:
             text += f"; least SQNR {noisiest.sqnr:.1f} dB in {noisiest.name}"
-        if self.held_out:
-            text += f"; {self.held_out.summary}"
         return text
 
 

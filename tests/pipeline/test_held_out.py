@@ -1,8 +1,7 @@
-"""The error of 8 bits on calibration rows that the ranges do not come from."""
+"""8 bits are judged on calibration rows that the ranges do not come from."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -48,92 +47,102 @@ def normal(rows: int) -> np.ndarray[Any, Any]:
     return np.random.default_rng(0).standard_normal((rows, 8), np.float32)
 
 
-def reduced(spec: ModelSpec) -> reduced_precision.Reduced:
-    lowered = stages.lower(stages.load(spec))
-    return reduced_precision.reduced(spec, lowered.graph, lowered.outputs, ())
+def recorded(spec: ModelSpec) -> stages.Recorded:
+    return stages.record(stages.lower(stages.load(spec)))
+
+
+def checked(spec: ModelSpec, folder: Path) -> stages.Checked:
+    return check(Order(spec, folder / "out"), Clock("net", lambda *_: None))
+
+
+@pytest.mark.parametrize(("precision", "drawn"), [("int8", True), ("fp16", False)])
+def test_goldens_of_8_bits_are_the_held_out_rows(
+    tmp_path: Path, precision: str, drawn: bool
+) -> None:
+    data = normal(50)
+    result = recorded(spec_of(tmp_path, {"x": data}, precision))
+    goldens = {golden.name: golden.inputs["x"] for golden in result.goldens}
+    held_out = {row.tobytes() for row in data[4::5]}
+    inputs = {row.tobytes() for array in goldens.values() for row in array}
+    assert inputs == held_out if drawn else not inputs & held_out
+    again = recorded(spec_of(tmp_path, {"x": data}, precision))
+    for golden in again.goldens:
+        assert np.array_equal(goldens[golden.name], golden.inputs["x"])
+
+
+def test_few_goldens_are_added_for_many_rows(tmp_path: Path) -> None:
+    result = recorded(spec_of(tmp_path, {"x": normal(500)}))
+    names = [golden.name for golden in result.goldens]
+    assert [name for name in names if "data" in name] == [
+        f"p0-data{number}" for number in range(4)
+    ]
+
+
+@pytest.mark.parametrize("precision", ["int8", "mixed", "fp8"])
+@pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
+def test_data_of_any_size_are_served(
+    tmp_path: Path, precision: str, scale: float
+) -> None:
+    """Standard normal goldens would be beyond the ranges of the smallest data."""
+    spec = spec_of(tmp_path, {"x": normal(50) * np.float32(scale)}, precision)
+    assert checked(spec, tmp_path).parity["answers"] > 0
 
 
 @pytest.mark.parametrize("precision", ["int8", "mixed"])
-def test_larger_rows_than_those_of_the_ranges_give_a_warning(
+def test_held_out_rows_beyond_the_ranges_are_refused(
     tmp_path: Path, precision: str
 ) -> None:
     data = normal(50)
-    data[4::5] *= 20  # the held-out rows
-    result = reduced(spec_of(tmp_path, {"x": data}, precision))
-    (warning,) = result.warnings
-    assert warning.startswith(f"{precision} exceeds the tolerance in 3 of 3 requests")
-    assert "with 10 rows of the calibration data" in warning
-    assert "output 'y'" in warning and "keep_fp32" in warning
-    assert result.quantized is not None and result.quantized.held_out is not None
-    assert result.quantized.held_out.noise > 0.5
-    assert "held-out rows" in result.quantized.summary
-
-
-def test_rows_like_the_others_are_reported_without_a_warning(tmp_path: Path) -> None:
-    result = reduced(spec_of(tmp_path, {"x": normal(50)}))
-    assert not result.warnings
-    data = reduced_precision.as_data(result.quantized)
-    assert data is not None
-    held_out = json.loads(json.dumps(data, allow_nan=False))["held_out"]
-    assert 0 < held_out.pop("noise") < 0.05
-    assert held_out == {"rows": 10, "requests": 3, "beyond": 0, "problem": ""}
-
-
-def test_the_published_ranges_come_from_all_rows(tmp_path: Path) -> None:
-    data = normal(50)
     data[4::5] *= 20
+    with pytest.raises(ParityError) as refused:
+        checked(spec_of(tmp_path, {"x": data}, precision), tmp_path)
+    assert "in the calibration data, and larger values saturate" in str(
+        refused.value.fix
+    )
+    assert "add `goldens`" in str(refused.value.fix)
+    file = tmp_path / "net.yaml"
+    file.write_text(file.read_text().replace("own.npz", "own.npz, goldens"))
+    (spec,) = load(tmp_path)
+    assert checked(spec, tmp_path).parity["answers"] > 0
+
+
+def test_the_published_ranges_come_from_the_other_rows(tmp_path: Path) -> None:
+    data = normal(50)
     spec = spec_of(tmp_path, {"x": data})
-    lowered = stages.lower(stages.load(spec)).graph
-    assert spec.calibration is not None
-    batches = calibration.batches(spec, spec.calibration, ())
-    result = reduced(spec)
-    assert result.quantized is not None and result.quantized.trial is None
-    (expected,) = quantize(lowered, batches).lowered.run(*batches[1])
-    assert torch.equal(result.lowered.run(*batches[1])[0], expected)
+    lowered = stages.lower(stages.load(spec))
+    result = reduced_precision.reduced(spec, lowered.graph, lowered.outputs, ())
+    others = torch.from_numpy(np.delete(data, np.s_[4::5], axis=0))
+    x = torch.from_numpy(data)
+    (expected,) = quantize(lowered.graph, [[others]]).lowered.run(x)
+    assert torch.equal(result.lowered.run(x)[0], expected)
 
 
 @pytest.mark.parametrize(
-    ("arrays", "seen", "held"),
+    ("arrays", "ranges", "goldens"),
     [
-        ({"x": normal(9)}, [4, 4, 1], []),
+        ({"x": normal(9)}, [4, 4, 1], [9]),
         ({"x": normal(10)}, [4, 4], [2]),
         ({f"{at}/x": normal(1) for at in range(11)}, [1] * 9, [1, 1]),
         ({"0/x": normal(6), "1/x": normal(8)}, [4, 1, 4, 3], [1, 1]),
     ],
 )
 def test_every_fifth_row_is_held_out(
-    tmp_path: Path, arrays: dict[str, Any], seen: list[int], held: list[int]
+    tmp_path: Path, arrays: dict[str, Any], ranges: list[int], goldens: list[int]
 ) -> None:
     spec = spec_of(tmp_path, arrays)
     assert spec.calibration is not None
-    parts = calibration.divided(spec, spec.calibration, ())
-    assert [[batch[0].shape[0] for batch in part] for part in parts] == [seen, held]
+    batches = calibration.of_ranges(spec, spec.calibration, ())
+    assert [batch[0].shape[0] for batch in batches] == ranges
+    assert [tensors[0].shape[0] for tensors in calibration.of_goldens(spec)] == goldens
 
 
 def test_no_part_is_smaller_than_the_minimum_of_the_axis(tmp_path: Path) -> None:
     arrays = {"0/x": normal(14), "1/x": normal(15)}
     spec = spec_of(tmp_path, arrays, least=3)
     assert spec.calibration is not None
-    seen, held = calibration.divided(spec, spec.calibration, ())
-    assert sum(batch[0].shape[0] for batch in seen) == 14 + 12
-    assert [batch[0].shape[0] for batch in held] == [3]
-
-
-def test_fewer_than_ten_rows_are_not_measured(tmp_path: Path) -> None:
-    result = reduced(spec_of(tmp_path, {"x": normal(1)}))
-    assert result.quantized is not None and result.quantized.held_out is None
-    assert "held-out" not in result.quantized.summary
-    data = reduced_precision.as_data(result.quantized)
-    assert data is not None and data["held_out"] is None
-
-
-def test_nothing_in_8_bits_has_no_noise(tmp_path: Path) -> None:
-    data = normal(40)
-    data[7, 3] = np.inf
-    result = reduced(spec_of(tmp_path, {"x": data}))
-    assert any("values that are not finite" in text for text in result.warnings)
-    assert result.quantized is not None and result.quantized.held_out is None
-    assert "held-out" not in result.quantized.summary
+    ranges = calibration.of_ranges(spec, spec.calibration, ())
+    assert sum(batch[0].shape[0] for batch in ranges) == 14 + 12
+    assert [batch[0].shape[0] for batch in calibration.of_goldens(spec)] == [3]
 
 
 @pytest.mark.parametrize(
@@ -150,14 +159,3 @@ def test_goldens_beyond_the_calibration_data_are_named(
     reason = calibration.beyond_data(spec, Golden("p0-opt", inputs, {}))
     saturates = scale < 1 and not more
     assert reason.startswith("input 'x' reaches 3.5 in this golden") == saturates
-
-
-def test_a_refusal_for_small_calibration_data_says_so(tmp_path: Path) -> None:
-    spec = spec_of(tmp_path, {"x": normal(40) * np.float32(0.05)})
-    with pytest.raises(ParityError) as refused:
-        check(Order(spec, tmp_path / "out"), Clock("net", lambda *_: None))
-    assert "in the calibration data, and larger values saturate" in str(
-        refused.value.fix
-    )
-    assert "add `goldens`" in str(refused.value.fix)
-    assert "atol" in str(refused.value.fix)  # noise allows no single element more
