@@ -9,6 +9,7 @@ from .extract import subgraph as subgraph
 from .extract import values_behind as values_behind
 from .extract import values_between as values_between
 from .shapes import infer_shapes as infer_shapes
+from .split import Inferred as Inferred
 from .split import Partition as Partition
 from .split import Segment as Segment
 from .split import split as split

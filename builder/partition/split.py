@@ -112,24 +112,66 @@ def split(
     A graph with in-place writes (`as_written`) is one torch segment. Raises UnsupportedOperators if
     `fallback.require_full` requires one engine and a node cannot be converted.
     """
-    whole = bool(lowered.as_written)
-    lowered, specs = with_own_outputs(lowered), named_inputs(specs, lowered)
-    positions = numbers_to_tensors(lowered.graph)
-    in_torch = _moved(in_torch, positions)
-    graph_view = view(lowered.graph)
-    shapes = _infer(lowered, specs, profiles, graph_view, fallback, by_torch=whole)
-    steps = graph_view.steps
-    if whole:
-        trial = Support({}, ())
-        kinds = [TORCH] * len(steps)
-    else:
-        trial = support(
-            lowered, specs, shapes, ops=fallback.ops, in_torch=in_torch, steps=steps
+    inferred = Inferred.of(lowered, specs, profiles, fallback.ranges)
+    return inferred.split(fallback, in_torch=in_torch)
+
+
+@dataclass(frozen=True)
+class Inferred:
+    """A graph with the shapes of its values, which may be split several times.
+
+    `positions` are the former positions of its nodes. `whole` means that torch runs all of it.
+    """
+
+    lowered: LoweredGraph
+    specs: tuple[TensorSpec, ...]
+    positions: tuple[int, ...]
+    graph_view: View
+    shapes: Shapes
+    whole: bool
+
+    @classmethod
+    def of(
+        cls,
+        lowered: LoweredGraph,
+        specs: Sequence[TensorSpec],
+        profiles: Sequence[Profile],
+        ranges: Mapping[str, Range],
+    ) -> Inferred:
+        """Infer the shapes. `ranges` are those of data-dependent sizes. Raises UsageError for a key
+        that matches no tensor.
+        """
+        whole = bool(lowered.as_written)
+        lowered, specs = with_own_outputs(lowered), named_inputs(specs, lowered)
+        positions = tuple(numbers_to_tensors(lowered.graph))
+        graph_view = view(lowered.graph)
+        shapes = _infer(lowered, specs, profiles, graph_view, ranges, by_torch=whole)
+        return cls(lowered, tuple(specs), positions, graph_view, shapes, whole)
+
+    def split(self, fallback: Fallback, *, in_torch: Collection[int] = ()) -> Partition:
+        """The segments; see `split`."""
+        steps = self.graph_view.steps
+        if self.whole:
+            trial = Support({}, ())
+            kinds = [TORCH] * len(steps)
+        else:
+            trial = support(
+                self.lowered,
+                self.specs,
+                self.shapes,
+                ops=fallback.ops,
+                in_torch=_moved(in_torch, self.positions),
+                steps=steps,
+            )
+            kinds = _kinds(self.graph_view, trial, self.shapes, fallback)
+        inputs = tuple(str(spec.name) for spec in self.specs)
+        boundary = _Boundary(
+            self.graph_view,
+            replace(self.lowered, inputs=inputs),
+            self.shapes,
+            self.positions,
         )
-        kinds = _kinds(graph_view, trial, shapes, fallback)
-    inputs = tuple(str(spec.name) for spec in specs)
-    boundary = _Boundary(graph_view, replace(lowered, inputs=inputs), shapes, positions)
-    return _partition(lowered, inputs, boundary, trial, kinds)
+        return _partition(self.lowered, inputs, boundary, trial, kinds)
 
 
 def _partition(
@@ -207,7 +249,7 @@ def _infer(
     specs: Sequence[TensorSpec],
     profiles: Sequence[Profile],
     graph_view: View,
-    fallback: Fallback,
+    ranges: Mapping[str, Range],
     *,
     by_torch: bool,
 ) -> Shapes:
@@ -215,7 +257,7 @@ def _infer(
     be inferred; it can still be served.
     """
     try:
-        return infer_shapes(lowered, specs, profiles, graph_view.steps, fallback.ranges)
+        return infer_shapes(lowered, specs, profiles, graph_view.steps, ranges)
     except TrtBuildError:
         raise
     except Exception:

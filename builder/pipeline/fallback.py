@@ -226,21 +226,16 @@ class _Partitioner:
         self.late: list[UnsupportedOperator] = []
 
     def run(self) -> Conversion | PartitionedConversion:
+        spec = self.spec
+        inferred = partition.Inferred.of(
+            self.lowered, spec.inputs, spec.profiles, spec.fallback.ranges
+        )
         for rounds_left in reversed(range(ROUNDS + 1)):
-            parts = partition.split(
-                self.lowered,
-                self.spec.inputs,
-                self.spec.profiles,
-                self.spec.fallback,
-                in_torch=self.in_torch,
-            )
+            parts = inferred.split(spec.fallback, in_torch=self.in_torch)
             partitioned = self._convert_all(parts, whole=rounds_left < 2)
             if partitioned is not None:
                 return partitioned
-        nothing = replace(self.spec.fallback, ops=("*",))
-        parts = partition.split(
-            self.lowered, self.spec.inputs, self.spec.profiles, nothing
-        )
+        parts = inferred.split(replace(spec.fallback, ops=("*",)))
         return self._partitioned(parts, [None] * len(parts.segments))
 
     def _convert_all(

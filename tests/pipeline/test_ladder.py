@@ -4,6 +4,7 @@ why; files whose outputs differ from the module's are not published.
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,8 +19,8 @@ from torch import nn
 from builder import engine, lowering
 from builder.cli import main
 from builder.engine import flavor
-from builder.errors import EngineError, ParityError
-from builder.pipeline import artifacts, segment_goldens
+from builder.errors import ConversionError, EngineError, ParityError
+from builder.pipeline import artifacts, fallback, segment_goldens
 from builder.repository import ModelResult, build_repository
 from tests.pipeline import models
 
@@ -298,3 +299,36 @@ def test_failed_8_bit_build_falls_back_to_fp16(
     )
     (warning,) = [text for text in result.warnings if "instead of int8" in text]
     assert warning.startswith("built in fp16 instead of int8: TensorRT could not build")
+
+
+class BothLibraries(nn.Module):
+    """A product, an operator that TensorRT lacks, and a product."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.special.i0(x @ x.mT) @ x
+
+
+def test_shapes_are_inferred_once_if_a_segment_is_refused_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = importlib.import_module("builder.partition.split")
+    inferred: list[object] = []
+    infer, convert = split.infer_shapes, fallback.to_network
+
+    def counted(*arguments: Any) -> Any:
+        inferred.append(arguments)
+        return infer(*arguments)
+
+    def refusing(lowered: Any, spec: Any, names: Any, *inputs: Any) -> Any:
+        if "aten::matmul" in str(lowered.graph):
+            raise ConversionError("a late refusal")
+        return convert(lowered, spec, names, *inputs)
+
+    monkeypatch.setattr(split, "infer_shapes", counted)
+    monkeypatch.setattr(fallback, "to_network", refusing)
+    result = build(
+        tmp_path,
+        BothLibraries(),
+        "fallback: {ops: [aten::special_i0], min_block_size: 1}\n",
+    )
+    assert result.ok and len(inferred) == 1, result.error
