@@ -44,8 +44,9 @@ class OutputComparison:
 
     `relative` is |answer - golden| / |golden| where the golden is not zero. `cosine` is the cosine
     similarity of the two as vectors. `noise` is the root mean square of the error, relative to the
-    golden's. `share` is the largest |error| / (atol + rtol * |golden|): above 1 the output fails.
-    It is infinite if an element must be equal and is not.
+    golden's. `share` is the largest |error| / (atol + rtol * |golden|), or the share of the limit
+    of the noise if that is larger: above 1 the output fails. It is infinite if an element must be
+    equal and is not.
     """
 
     name: str
@@ -211,27 +212,30 @@ def _values(
 ) -> OutputComparison:
     known = dtypes.by_numpy(want.dtype)
     dtype = known.name if known else ""
-    rtol, atol = limits(want, dtype, tolerance, precision, name)
+    error, magnitude = _error(got, want)
+    noise = _noise(error, want)
+    rtol, atol = limits(want, dtype, tolerance, precision, name, noise)
     if not want.size:
         return OutputComparison(
             name, None, 0.0, None, 0.0, None, 1.0, rtol, atol, share=0.0
         )
-    error, magnitude = _error(got, want)
     allowed = atol + rtol * magnitude
-    noise = _noise(error, want)
     shares = _shares(error, allowed)
     most_noise = noise_limit(dtype, tolerance, precision)
-    problem = _excess(got, want, error, allowed) or _too_noisy(noise, most_noise)
+    problems = (
+        _excess(got, want, error, allowed),
+        _too_noisy(noise, most_noise),
+    )
     return OutputComparison(
         name,
-        problem,
+        "; ".join(filter(None, problems)) or None,
         *_largest(error),
         *_largest(_relative(error, magnitude)),
         _cosine(got, want),
         rtol,
         atol,
         noise,
-        float(shares.max()),
+        max(float(shares.max()), noise / most_noise if most_noise else 0.0),
         _spread(got, want, shares),
     )
 
