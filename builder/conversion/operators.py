@@ -131,7 +131,10 @@ def _converted(
     dtype = precision.computed(ctx, policy, operator, name, bound)
     chosen = policy.leaves_to_tensorrt(operator, name)
     joins_mask = chosen and precision.joins_mask(ctx, node, values, policy)
-    if joins_mask or (policy.masks and dtype is not None and dtype == policy.half):
+    is_half = dtype is not None and dtype == policy.half
+    if is_half and precision.adds_masks(node, policy):
+        dtype = torch.float32
+    elif joins_mask or (policy.masks and is_half):
         bound = bind(ctx, converter, precision.limit_masks(ctx, node, values, policy))
     if dtype is not None:
         precision.apply(ctx, bound, dtype)

@@ -325,6 +325,13 @@ def joins_mask(
     return any(masks) and not all(masks)
 
 
+def adds_masks(node: Node, policy: Policy) -> bool:
+    """Whether the node adds masks of the policy, whose sum may be infinite in half."""
+    tensors = [v for v in node.inputs() if v.type().kind() == "TensorType"]
+    masks = [v for v in tensors if v.debugName() in policy.masks]
+    return len(masks) > 1 and masks == tensors
+
+
 def _is_float32(value: object) -> bool:
     return is_tensor(value) and _is(value, torch.float32)
 
