@@ -16,33 +16,34 @@ from builder.cli.formatting import Context
 
 __all__ = ["main"]
 
-COMMANDS = (
-    "repo",
-    "explain",
-    "check",
-    "init",
-    "lower",
-    "inspect",
-    "serve",
-    "verify",
-    "bisect",
-    "bench",
-    "tune",
-    "report",
-    "health",
-    "history",
-    "rollback",
-    "prune",
-    "remove",
-    "promote",
-    "push",
-    "deploy",
-    "adopt",
-    "merge",
-    "sign",
-    "farm",
-    "doctor",
-)
+COMMANDS = {
+    "repo": "Build a Triton model repository from a folder of models.",
+    "explain": "Show why a model would or would not be built again.",
+    "check": "Run all steps of `repo` except publication, and report the result.",
+    "init": "Write manifests from the graphs of model files.",
+    "lower": "Print a model's graph after any pass.",
+    "inspect": "Print a network's layers, a plan's facts, or a repository.",
+    "serve": "Serve a model repository with tritonserver.",
+    "verify": "Compare a running server with the goldens of its repository.",
+    "bisect": "Name the first node that differs from the original module.",
+    "bench": "Measure throughput and latency under load.",
+    "tune": "Find the configuration that serves best under load.",
+    "report": "Write a page of evidence for a repository.",
+    "health": "Check that each model of a running server responds correctly.",
+    "history": "Show the versions of published models.",
+    "rollback": "Serve an earlier version of a model again.",
+    "prune": "Remove old versions of published models.",
+    "remove": "Remove published models with all versions.",
+    "promote": "Copy published models into another repository.",
+    "push": "Load models into a running server, verified at the endpoint.",
+    "deploy": "Write manifests for Kubernetes or KServe.",
+    "adopt": "Write edits of a published config into the manifest.",
+    "merge": "Join repositories that were built on different GPUs.",
+    "sign": "Sign published models with a private key.",
+    "farm": "Show or cancel what `repo --farm` builds on a Ray cluster.",
+    "doctor": "Check this machine, or check whether a server can load a repository.",
+}
+"""Each command with its line in the list of commands, which imports none of their files."""
 
 EPILOG = """\b
 First steps:
@@ -74,6 +75,12 @@ class LazyGroup(click.Group):
             importlib.import_module(f"builder.cli.{cmd_name}"), f"{cmd_name}_command"
         )
         return command
+
+    def format_commands(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
 
     def make_context(
         self,

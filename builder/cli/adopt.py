@@ -14,7 +14,6 @@ from builder.cli.terminal import Terminal, command_line
 
 @command(
     "adopt",
-    "Write edits of a published config into the manifest.",
     "trt-build adopt model_repository net --models models",
 )
 @click.argument("repository", type=options.PATH)

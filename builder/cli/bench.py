@@ -96,7 +96,6 @@ def limit(*, help: str) -> options.Decorator:
 
 @command(
     "bench",
-    "Measure throughput and latency under load.",
     "trt-build bench model_repository --serve --concurrency 1,8",
     "trt-build bench model_repository --url localhost:8000 --limit p99=20ms",
 )

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 @command(
     "bisect",
-    "Name the first node that differs from the original module.",
     "trt-build bisect models --only net --reduce failing",
 )
 @click.argument("target", type=options.PATH, metavar="MODELS_OR_REPOSITORY")

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 @command(
     "check",
-    "Run all steps of `repo` except publication, and report the result.",
     "trt-build check models",
     "trt-build check models/net.pt --precision fp16 --no-build",
 )

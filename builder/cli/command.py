@@ -113,9 +113,11 @@ def exit_code_of(terminal: Terminal, error: BaseException) -> int:
 
 
 def command(
-    name: str, short_help: str, *examples: str
+    name: str, *examples: str, short_help: str | None = None
 ) -> Callable[[Callable[..., Any]], Command]:
-    """Decorates the function of a command, which takes a Terminal first."""
+    """Decorates the function of a command, which takes a Terminal first. `short_help` is that of a
+    command of a group.
+    """
     make = click.command(
         name, cls=Command, short_help=short_help, epilog=epilog(examples)
     )

@@ -36,7 +36,6 @@ UNITS: Mapping[str, int] = {"Mi": 1 << 20, "Gi": 1 << 30}
 
 @command(
     "deploy",
-    "Write manifests for Kubernetes or KServe.",
     "trt-build deploy kubernetes model_repository --image REGISTRY/NAME:TAG",
 )
 @click.argument("platform", type=click.Choice(PLATFORMS))

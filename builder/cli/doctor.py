@@ -51,7 +51,6 @@ class Finding:
 
 @command(
     "doctor",
-    "Check this machine, or check whether a server can load a repository.",
     "trt-build doctor",
     "trt-build doctor model_repository --image 26.01",
 )

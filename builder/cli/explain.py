@@ -15,7 +15,6 @@ from builder.cli.terminal import Terminal
 
 @command(
     "explain",
-    "Show why a model would or would not be built again.",
     "trt-build explain models --out model_repository",
 )
 @build_options.request_options

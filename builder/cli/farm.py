@@ -18,9 +18,7 @@ farm_file_argument = click.argument("farm_file", type=options.PATH, metavar="FAR
 COLUMNS = ("run", "repository", "by", "waiting", "running", "done", "failed", "s left")
 
 
-@click.group(
-    "farm", short_help="Show or cancel what `repo --farm` builds on a Ray cluster."
-)
+@click.group("farm")
 def farm_command() -> None:
     """Show or cancel what `trt-build repo --farm` builds on a Ray cluster."""
 
@@ -28,7 +26,11 @@ def farm_command() -> None:
 farm_command.context_class = Context
 
 
-@command("status", "Show nodes, targets and runs.", "trt-build farm status farm.yaml")
+@command(
+    "status",
+    "trt-build farm status farm.yaml",
+    short_help="Show nodes, targets and runs.",
+)
 @farm_file_argument
 def status_command(terminal: Terminal, /, farm_file: Path) -> None:
     """Show which nodes can build for each target of FARM.yaml, and the runs of `repo --farm` on its
@@ -53,7 +55,11 @@ def status_command(terminal: Terminal, /, farm_file: Path) -> None:
     terminal.result(data, lambda: _show(terminal, data))
 
 
-@command("cancel", "Cancel the runs on a cluster.", "trt-build farm cancel farm.yaml")
+@command(
+    "cancel",
+    "trt-build farm cancel farm.yaml",
+    short_help="Cancel the runs on a cluster.",
+)
 @farm_file_argument
 def cancel_command(terminal: Terminal, /, farm_file: Path) -> None:
     """Cancel every run of `trt-build repo --farm` on the cluster of FARM.yaml. Such a run publishes

@@ -24,7 +24,6 @@ UNHEALTHY = 4
 
 @command(
     "health",
-    "Check that each model of a running server responds correctly.",
     "trt-build health model_repository --url localhost:8000",
 )
 @click.argument("repository", type=options.PATH)

@@ -37,7 +37,6 @@ DIGITS = 12
 
 @command(
     "history",
-    "Show the versions of published models.",
     "trt-build history model_repository",
 )
 @click.argument("repository", type=options.PATH_OR_URL)

@@ -32,7 +32,6 @@ HEAD = """\
 
 @command(
     "init",
-    "Write manifests from the graphs of model files.",
     "trt-build init models",
 )
 @click.argument("file", type=options.PATH)

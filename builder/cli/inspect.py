@@ -27,7 +27,6 @@ SIDECAR = "trt-build.json"
 
 @command(
     "inspect",
-    "Print a network's layers, a plan's facts, or a repository.",
     "trt-build inspect models/net.pt",
     "trt-build inspect model_repository",
 )

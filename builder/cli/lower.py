@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 @command(
     "lower",
-    "Print a model's graph after any pass.",
     "trt-build lower models/net.pt --trace",
 )
 @click.argument("file", type=options.PATH)

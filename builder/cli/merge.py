@@ -14,7 +14,6 @@ from builder.cli.terminal import Terminal
 
 @command(
     "merge",
-    "Join repositories that were built on different GPUs.",
     "trt-build merge built_on_a100 built_on_l4 --out model_repository",
 )
 @click.argument(

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 @command(
     "promote",
-    "Copy published models into another repository.",
     "trt-build promote staging production --only net",
 )
 @click.argument("source", type=options.PATH_OR_URL, metavar="FROM")

@@ -14,7 +14,6 @@ from builder.cli.terminal import Terminal
 
 @command(
     "prune",
-    "Remove old versions of published models.",
     "trt-build prune model_repository --keep 3",
 )
 @click.argument("repository", type=options.CHANGED_PATH_OR_URL)

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 @command(
     "push",
-    "Load models into a running server, verified at the endpoint.",
     "trt-build push model_repository --url localhost:8000",
 )
 @click.argument("repository", type=options.PATH)

@@ -14,7 +14,6 @@ from builder.cli.terminal import Terminal
 
 @command(
     "remove",
-    "Remove published models with all versions.",
     "trt-build remove model_repository net",
 )
 @click.argument("repository", type=options.CHANGED_PATH_OR_URL)

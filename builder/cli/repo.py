@@ -37,7 +37,6 @@ COLUMNS = (
 
 @command(
     "repo",
-    "Build a Triton model repository from a folder of models.",
     "trt-build repo models --out model_repository",
     "trt-build repo models/net.pt --out model_repository --precision fp16",
 )

@@ -15,7 +15,6 @@ from builder.printable import counted
 
 @command(
     "report",
-    "Write a page of evidence for a repository.",
     "trt-build report model_repository -o report.html",
 )
 @click.argument("repository", type=options.PATH)

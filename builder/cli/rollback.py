@@ -14,7 +14,6 @@ from builder.cli.terminal import Terminal
 
 @command(
     "rollback",
-    "Serve an earlier version of a model again.",
     "trt-build rollback model_repository net --to 3",
 )
 @click.argument("repository", type=options.CHANGED_PATH_OR_URL)

@@ -47,7 +47,6 @@ def _port(name: str, last: int = 65535, *, help: str) -> options.Decorator:
 
 @command(
     "serve",
-    "Serve a model repository with tritonserver.",
     "trt-build serve model_repository --port 9000 --watch",
 )
 @click.argument("repository", type=options.PATH)

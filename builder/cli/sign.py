@@ -14,7 +14,6 @@ from builder.cli.terminal import Terminal
 
 @command(
     "sign",
-    "Sign published models with a private key.",
     "trt-build sign model_repository --key sign.key",
 )
 @click.argument("repository", type=options.PATH)

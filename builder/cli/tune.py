@@ -56,7 +56,6 @@ class Names(click.ParamType[tuple[str, ...]]):
 
 @command(
     "tune",
-    "Find the configuration that serves best under load.",
     "trt-build tune model_repository --models models --limit p99=20ms",
 )
 @click.argument("repository", type=options.PATH)

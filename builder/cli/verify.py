@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 @command(
     "verify",
-    "Compare a running server with the goldens of its repository.",
     "trt-build verify model_repository --serve",
     "trt-build verify model_repository --url localhost:8000",
 )
