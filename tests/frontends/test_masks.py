@@ -1,4 +1,4 @@
-"""Attention masks that are true everywhere are removed, and no others."""
+"""Attention masks that are true everywhere are removed, and expansions over the heads."""
 
 from __future__ import annotations
 
@@ -76,3 +76,39 @@ def test_only_always_true_masks_are_removed(mask: Callable[[Tensor], Tensor]) ->
         x = torch.randn(*sizes, 2, 4)
         (output,) = builder.reference.run(conversion, [x])
         torch.testing.assert_close(output, module(x))
+
+
+def expanded(x: Tensor) -> Tensor:
+    """As torch.nn expands a padding mask."""
+    batch, time, heads, _ = x.shape
+    mask = x[:, :, 0, 0].view(batch, 1, 1, time).expand(-1, heads, -1, -1)
+    return mask.reshape(batch * heads, 1, time).view(batch, heads, -1, time)
+
+
+def reshaped(x: Tensor) -> Tensor:
+    """Expanded to other sizes than those of the mask."""
+    batch, time, _, _ = x.shape
+    return x[:, :1, :1, :1].expand(-1, 1, time, 1).reshape(batch, 1, 1, time)
+
+
+def of_rank_three(x: Tensor) -> Tensor:
+    _, time, heads, _ = x.shape
+    return x[0, :, 0, :1].T.expand(heads, time, time)
+
+
+@pytest.mark.parametrize(
+    "mask", [expanded, reshaped, of_rank_three], ids=lambda mask: mask.__name__
+)
+def test_attention_expands_the_mask_over_its_heads(
+    mask: Callable[[Tensor], Tensor],
+) -> None:
+    module = Attention(mask)
+    axes = {0: Dim("n", max=8), 1: Dim("t", min=2, max=16)}
+    program = torch.export.export(
+        module, (torch.randn(2, 5, 2, 4),), dynamic_shapes=(axes,)
+    )
+    lowered = builder.lower(program)
+    assert ("aten::expand" in str(lowered.graph)) == (mask is not expanded)
+    for sizes in ((2, 5), (1, 2), (3, 7)):
+        x = torch.randn(*sizes, 2, 4)
+        torch.testing.assert_close(lowered.run(x), [module(x)])

@@ -13,7 +13,6 @@ import torch
 from builder.dtypes import ENDPOINT_DTYPES, name_of
 from builder.errors import UsageError
 from builder.frontends.export.guards import Demands
-from builder.frontends.export.heads import expression_of
 from builder.frontends.export.relations import Relations
 from builder.manifest import Range, TensorSpec, axis_ranges
 from builder.names import unique_name
@@ -110,7 +109,7 @@ class Axes:
         """The relations between the axes and the program's conditions on them (`guarded`), with
         their names in these specs.
         """
-        sizes = [[expression_of(size) for size in shape] for _, shape in self._shapes()]
+        sizes = [[_expression(size) for size in shape] for _, shape in self._shapes()]
         names: list[Sequence[int | str]] = [spec.shape for spec in specs]
         pairs = []
         for axes, input_sizes in zip(names, sizes, strict=True):
@@ -354,3 +353,10 @@ def _number_dtype(meta: Any) -> str:
     if isinstance(meta, int | torch.SymInt):
         return "int64"
     return "float64"
+
+
+def _expression(size: Any) -> Any:
+    """The expression of a symbolic size; a fixed size as it is."""
+    if isinstance(size, torch.SymInt):
+        return size.node.expr
+    return size

@@ -1,7 +1,9 @@
-"""Finds attention masks that let every position attend to every other.
+"""Finds attention masks that let every position attend to every other, and masks that are expanded
+over the heads.
 
-A library that omits such a mask in a trace computes it in a program: transformers 5 compares
-positions with 0 (`arange(length) >= 0`). Attention without a mask has the same values.
+A library that omits a mask of the first kind in a trace computes it in a program: transformers 5
+compares positions with 0 (`arange(length) >= 0`). Attention without it has the same values. Masks
+of the second kind are those of torch.nn; attention expands a mask itself.
 """
 
 from __future__ import annotations
@@ -17,25 +19,41 @@ _SAME_VALUES = frozenset(
     f"aten.{name}" for name in ("unsqueeze", "expand", "slice", "alias")
 )
 """Operators whose results have only values of their input."""
+_RESHAPES = frozenset(f"aten.{name}" for name in ("view", "reshape", "_unsafe_view"))
 
 
-def is_without_effect(node: torch.fx.Node, mask: Any) -> bool:
+def is_without_effect(node: torch.fx.Node, mask: torch.fx.Node) -> bool:
     """Whether the mask of an attention node is true everywhere, and does not change the shape of
     the result. The program must not write to memory.
     """
-    if not isinstance(mask, torch.fx.Node) or not _is_true(mask):
-        return False
-    query = node.args[0]
-    result = node.meta.get("val")
-    if not isinstance(query, torch.fx.Node):
-        return False
-    if not isinstance(result, torch.Tensor):
-        return False
-    return _shape(result)[:-1] == _shape(query.meta["val"])[:-1]
+    return _is_true(mask) and _has_shape_of_query(node)
 
 
-def _shape(tensor: torch.Tensor) -> list[str]:
-    return [str(size) for size in tensor.shape]
+def before_expansion(node: torch.fx.Node, mask: torch.fx.Node) -> torch.fx.Node:
+    """The mask of an attention node before `expand`. The mask itself if it is not expanded, or if
+    it decides the shape of the result. The program must not write to memory.
+    """
+    wide: Any = mask
+    while _name(wide) in _RESHAPES:
+        wide = wide.args[0]
+    source: Any = wide.args[0] if _name(wide) == "aten.expand" else None
+    ranks = {len(_shape(item)) for item in (mask, source)}
+    if ranks == {4} and _shape(mask) == _shape(wide) and _has_shape_of_query(node):
+        return source
+    return mask
+
+
+def _has_shape_of_query(node: torch.fx.Node) -> bool:
+    """Whether the result of an attention node has the sizes of its queries, except the last one."""
+    return bool(_shape(node)) and _shape(node)[:-1] == _shape(node.args[0])[:-1]
+
+
+def _shape(node: Any) -> list[str]:
+    """The sizes of a tensor; none for anything else."""
+    tensor = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    if isinstance(tensor, torch.Tensor):
+        return [str(size) for size in tensor.shape]
+    return []
 
 
 def _name(node: torch.fx.Node) -> str:

@@ -20,7 +20,6 @@ from torch.utils import _pytree as pytree
 from builder.errors import LoweringError, UsageError
 from builder.frontends.export import autocast, numbers, structure
 from builder.frontends.export.axes import Axes
-from builder.frontends.export.heads import Heads
 from builder.frontends.export.memory import Writes
 from builder.frontends.export.origins import Origins, location
 from builder.frontends.export.walker import Walker
@@ -160,9 +159,6 @@ class ExportedModule:
         writes = Writes(graphs, walker.skipped, signature_of)
         walker.functional = writes.functional
         walker.has_writes = writes.remain
-        if not writes.remain:
-            walker.heads = Heads(graphs, walker.skipped)
-            walker.skipped |= walker.heads.skipped
         results = self._results(walker.walk(module, arguments, {}))
         walker.finish([value for _, value in results])
         self.graph = walker.graph

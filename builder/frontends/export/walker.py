@@ -23,7 +23,6 @@ from builder.frontends.export import (
     torchao,
 )
 from builder.frontends.export.contents import TORCHAO
-from builder.frontends.export.heads import Form, Heads
 from builder.frontends.export.origins import Origins, location
 
 C: Any = torch._C
@@ -148,8 +147,6 @@ class Walker:
     """The source locations of conditions on values that the program asserts."""
     has_writes = True
     """Whether other calls write to memory: then views and copies are kept."""
-    heads: Heads
-    """Nodes that are written in another form, and those whose axes differ."""
     results: dict[Any, Result]
     """The results of the nodes of the graph that is being written."""
     _sized: dict[Any, tuple[int, tuple[Any, int]]]
@@ -174,7 +171,6 @@ class Walker:
         self.skipped = set()
         self.functional = {}
         self.unchecked = []
-        self.heads = Heads(())
         self.results = {}
         self._ends = [self.graph.return_node()]
         self._sized = {}
@@ -228,29 +224,13 @@ class Walker:
         return []
 
     def _result(self, node: torch.fx.Node, results: dict[Any, Result]) -> Result:
-        """Write a call, in another form if there is one; None if the call is left out."""
+        """Write a call; None if the call is left out."""
         if node in self.skipped:
             return None
-        form = self.heads.forms.get(node)
-        if form is not None:
-            return self._formed(form, results)
         result = self._call(node, results)
-        if self._computes_sizes and node not in self.heads.moved:
+        if self._computes_sizes:
             self._remember_sizes(node, result)
         return result
-
-    def _formed(self, form: Form, results: dict[Any, Result]) -> Result:
-        """Write a node's result in another form."""
-        value = results[form.base]
-        for kind, args in form.steps:
-            resolved = [self._resolved(arg, results) for arg in args]
-            values = [value]
-            for arg in resolved:
-                if type(arg) is list:
-                    arg = self._list(arg, numbers.INT)
-                values.append(arg)
-            value = self.emit(kind, values)
-        return value
 
     def finish(self, outputs: Sequence[Result]) -> None:
         """Set the outputs of the graph: tensors, and numbers converted to tensors."""
@@ -532,8 +512,8 @@ class Walker:
             return args[0]
         if rewrite := self._rewrites.get(schema.name):
             return rewrite(arguments)
-        if schema.name == masks.ATTENTION and self._ignores_mask(node, schema):
-            arguments["attn_mask"] = None
+        if schema.name == masks.ATTENTION and not self.has_writes:
+            arguments["attn_mask"] = self._mask(node, schema)
         values = self._values(schema, arguments)
         meta = node.meta.get("val")
         reshapes = target in _VIEWS and not self.has_writes
@@ -557,12 +537,12 @@ class Walker:
             for argument in schema.arguments
         ]
 
-    def _ignores_mask(self, node: torch.fx.Node, schema: Signature) -> bool:
-        """Whether a call of attention has a mask that does not change its result."""
-        if self.has_writes:
-            return False
-        called = schema.by_name(node.args, node.kwargs)
-        return masks.is_without_effect(node, called.get("attn_mask"))
+    def _mask(self, node: torch.fx.Node, schema: Signature) -> Result:
+        """The mask that a call of attention needs."""
+        mask = schema.by_name(node.args, node.kwargs).get("attn_mask")
+        if not isinstance(mask, torch.fx.Node) or masks.is_without_effect(node, mask):
+            return None
+        return self.results[masks.before_expansion(node, mask)]
 
     def _results(self, node: torch.fx.Node, created: Any, schema: Signature) -> Result:
         """The output of the created node, a tuple of several outputs, or None without outputs."""

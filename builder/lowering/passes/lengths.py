@@ -153,6 +153,16 @@ def _embedded(lengths: Lengths, node: Node) -> Shape | None:
     return [*indices, table[-1]]
 
 
+def _convolved(lengths: Lengths, node: Node) -> Shape | None:
+    """The shape of a convolution: the batch of its input, and new sizes for the other axes."""
+    shape = lengths.shape(node.inputsAt(0))
+    kernel = weight_shape(node.inputsAt(1))
+    if shape is None or kernel is None or len(shape) != len(kernel):
+        return None
+    others = [named(node.output(), axis) for axis in range(1, len(shape))]
+    return [shape[0], *others]
+
+
 def _as_other(lengths: Lengths, node: Node) -> Shape | None:
     return lengths.shape(node.inputsAt(1))
 
@@ -266,6 +276,7 @@ _KINDS: dict[Rule, str] = {
     ),
     _layer: "linear",
     _embedded: "embedding",
+    _convolved: "_convolution",
     _as_other: "expand_as",
     _reshaped: "reshape",
     _unflattened: "unflatten",
