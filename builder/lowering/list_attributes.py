@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from builder.graph_types import Graph, Node, Type, Value
 from builder.lowering import ir
 from builder.lowering.local_attributes import Modules, modules_of
@@ -18,6 +16,7 @@ from builder.lowering.objects import (
     AttributeKey,
     access_key,
     element_name,
+    is_same,
     read_attribute,
 )
 
@@ -67,24 +66,12 @@ def _value(read: Node, modules: Modules) -> list[Any]:
 
 
 def _is_same_list(read: Node, other: Node, modules: Modules) -> bool:
-    """Whether two attributes hold one list. Python has a copy of it for each read, so a graph
-    compares them.
-    """
+    """Whether two attributes hold one list."""
     path, owner = modules[read.inputsAt(0).unique()]
     other_path, other_owner = modules[other.inputsAt(0).unique()]
     if (path, read.s("name")) == (other_path, other.s("name")):
         return False
-    graph: Any = torch._C.Graph()
-    values = []
-    for node, source in ((read, owner), (other, other_owner)):
-        access = graph.create(READ, [graph.addInput().setType(source._type())], 1)
-        access.s_("name", node.s("name"))
-        graph.appendNode(access)
-        values.append(access.output().setType(node.output().type()))
-    compared = graph.appendNode(graph.create("aten::__is__", values, 1))
-    graph.registerOutput(compared.output().setType(ir.C.BoolType.get()))
-    is_same = ir.C._create_function_from_graph("is_same_list", graph)
-    return bool(is_same(owner, other_owner))
+    return is_same(owner, read, other_owner, other)
 
 
 def _is_by_elements(read: Node, length: int) -> bool:

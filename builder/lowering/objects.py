@@ -147,18 +147,41 @@ def _evaluated(
         if key is not None and index == len(reads) - 1:
             item = value.type().containedTypes()[1]
             value = _appended(graph, _ITEM, [value, graph.insertConstant(key)], item)
-        node = graph.appendNode(graph.create(READ, [value], 1))
-        node.s_("name", read.s("name"))
-        value = node.output().setType(read.output().type())
+        value = _read(graph, read, value)
     if keys:
         kind = torch.ListType(value.type().containedTypes()[0])
         value = _appended(graph, "aten::keys", [value], kind)
-    graph.registerOutput(value)
-    return ir.C._create_function_from_graph("read_attribute", graph)(module)
+    return _called(graph, value, module)
+
+
+def is_same(owner: Any, read: Node, other_owner: Any, other: Node) -> bool:
+    """Whether the attributes that two nodes read of modules are one object. Python has a copy of a
+    list for each read, so a graph compares them.
+    """
+    graph: Any = torch._C.Graph()
+    values = [
+        _read(graph, node, graph.addInput().setType(module._type()))
+        for node, module in ((read, owner), (other, other_owner))
+    ]
+    compared = _appended(graph, "aten::__is__", values, ir.C.BoolType.get())
+    return bool(_called(graph, compared, owner, other_owner))
 
 
 _ITEM = "aten::__getitem__"
 
 
+def _read(graph: Any, read: Node, owner: Value) -> Any:
+    """The attribute of `owner` that a node of another graph reads of its owner."""
+    value = _appended(graph, READ, [owner], read.output().type())
+    value.node().s_("name", read.s("name"))
+    return value
+
+
 def _appended(graph: Any, kind: str, inputs: list[Any], result: Any) -> Any:
     return graph.appendNode(graph.create(kind, inputs, 1)).output().setType(result)
+
+
+def _called(graph: Any, output: Value, *modules: Any) -> Any:
+    """The value of the graph for these modules."""
+    graph.registerOutput(output)
+    return ir.C._create_function_from_graph("read_attribute", graph)(*modules)
