@@ -1,6 +1,6 @@
 """Remove writes to attributes of the module on which no output of this or a later call depends,
-such as a count of calls, a running mean, or attention weights that are kept for a plot. Messages
-that only show such an attribute, or that it decides, are removed with them.
+such as a count of calls, a running mean, or attention weights that are kept for a plot. Messages,
+which a lowered graph never has, are removed with them.
 
 The search starts at the outputs and at the nodes that raise. It follows values, the conditions of
 branches and loops, and memory: who reads a tensor, a list or an attribute needs every write to it,
@@ -64,6 +64,7 @@ def remove(
     for node in unread:
         _remove(node)
     if unread:
+        # they may show the attribute; eliminate-exceptions removes the messages of all graphs
         for message in ir.nodes_of(graph, *_MESSAGES):
             message.destroy()
         ir.C._jit_pass_dce(graph)

@@ -296,11 +296,6 @@ def _text(value: object) -> str:
     raise Unconvertible(f"the text of a {type(value).__name__} is not known")
 
 
-@evaluator("aten::warn", "prim::Print")
-def silent(ctx: ConversionContext, *_: object) -> None:
-    """A no-op in an engine."""
-
-
 @evaluator("aten::__range_length")
 def range_length(ctx: ConversionContext, low: Any, high: Any, step: Any) -> Any:
     """The number of elements of range(low, high, step)."""
