@@ -105,16 +105,6 @@ def test_softmax(axis):
     )
 
 
-def test_ragged_softmax_stops_at_the_bound_of_each_row():
-    x, bounds = (
-        torch.log(torch.tensor([[[1.0, 3.0, 9.0], [2.0, 2.0, 2.0]]])),
-        [[[2], [3]]],
-    )
-    build = lambda net, x: net.add_ragged_softmax(x, constant(net, bounds, torch.int32))  # noqa: E731
-    third = np.float32(1 / 3)
-    closely(evaluate(build, x), [[[0.25, 0.75, 0.0], [third, third, third]]])
-
-
 @pytest.mark.parametrize("op", ["MAX", "MIN"])
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("kind", ["INT32", "INT64"])
@@ -268,20 +258,6 @@ def test_float16_normalization_computes_in_float32():
         return net.add_normalization_v2(x, constant(net, one), constant(net, zero), 2)
 
     exactly(evaluate(build, x), torch.tensor([[1.0, -1.0]], dtype=torch.float16))
-
-
-def test_local_response_normalization_matches_documentation():
-    x = torch.arange(5.0).reshape(1, 5, 1, 1).expand(1, 5, 2, 2).contiguous()
-    expected = (
-        torch.tensor([0.0, 0.56603765, 0.4195804, 0.3071672, 0.47430828])
-        .reshape(1, 5, 1, 1)
-        .expand(1, 5, 2, 2)
-    )
-    closely(
-        evaluate(lambda net, x: net.add_lrn(x, 3, 1.0, 1.0, 0.1), x),
-        expected,
-        rtol=1e-6,
-    )
 
 
 @pytest.mark.parametrize("mode", ["UNIFORM", "CHANNEL", "ELEMENTWISE"])

@@ -43,15 +43,6 @@ def scattered(net, x):
     )
 
 
-def one_hot(net, x):
-    return net.add_one_hot(
-        net.add_cast(x, trt.int32).get_output(0),
-        constant(net, [0.0, 1.0]),
-        constant(net, 4, torch.int32),
-        -1,
-    )
-
-
 def transposed(net, x):
     layer = net.add_shuffle(x)
     layer.first_transpose = (2, 0, 1)
@@ -98,7 +89,6 @@ CASES = {
     "fill": (sliced, torch.full((2, 2, 2), 5.0)),
     "gather beside": (lambda net, x: gathered(net, x, 0), EMPTY),
     "scatter of nothing": (scattered, torch.zeros(2, 3)),
-    "one-hot": (one_hot, torch.ones(2, 0, 3, 4)),
     "sum": (
         lambda net, x: net.add_reduce(x, trt.ReduceOperation.SUM, 1 << 1, True),
         torch.zeros(2, 1, 3),

@@ -271,21 +271,6 @@ def test_nd_scatter_does_not_modify_its_input():
     exactly(data, kept)
 
 
-@pytest.mark.parametrize("axis", [0, 1, -1])
-def test_one_hot(axis):
-    i = torch.tensor([[0, 2], [1, 3]], dtype=torch.int32)
-    expected = np.moveaxis(
-        np.where(i.numpy()[..., None] == np.arange(3), 9.0, -1.0), -1, axis
-    ).astype(np.float32)
-
-    def build(net, i):
-        return net.add_one_hot(
-            i, constant(net, [-1.0, 9.0]), constant(net, 3, torch.int32), axis
-        )
-
-    exactly(evaluate(build, i), expected)
-
-
 def test_concatenation_with_an_empty_input():
     parts = [X, X[:, :0], -X[:, :1]]
 
@@ -297,19 +282,6 @@ def test_concatenation_with_an_empty_input():
     exactly(evaluate(build, *parts), np.concatenate([p.numpy() for p in parts], 1))
     exactly(
         evaluate(build, *parts[::2]), np.concatenate([p.numpy() for p in parts[::2]], 1)
-    )
-
-
-@pytest.mark.parametrize(("pre", "post"), [((1, 0), (2, 3)), ((-1, 2), (1, -2))])
-def test_padding_adds_zeros_and_negative_padding_crops(pre, post):
-    x = torch.arange(1.0, 17.0).reshape(1, 1, 4, 4)
-    expected = np.zeros((4 + pre[0] + post[0], 4 + pre[1] + post[1]), np.float32)
-    for r, c in itertools.product(range(expected.shape[0]), range(expected.shape[1])):
-        if 0 <= r - pre[0] < 4 and 0 <= c - pre[1] < 4:
-            expected[r, c] = x[0, 0, r - pre[0], c - pre[1]]
-    exactly(
-        evaluate(lambda net, x: net.add_padding_nd(x, pre, post), x),
-        expected[None, None],
     )
 
 
@@ -354,29 +326,6 @@ def test_scalar_and_int8_constants():
             ),
             value,
         )
-
-
-def test_reverse_sequence():
-    x, lengths = (
-        torch.arange(24.0).reshape(4, 3, 2),
-        torch.tensor([2, 4, 0], dtype=torch.int32),
-    )
-    expected = x.numpy().copy()
-    for b, n in enumerate(lengths.tolist()):
-        expected[:n, b] = x.numpy()[:n, b][::-1]
-    exactly(
-        evaluate(lambda net, x: net.add_reverse_sequence(x, constant(net, lengths)), x),
-        expected,
-    )
-
-    def batch_first(net, x):
-        layer = net.add_reverse_sequence(x, constant(net, lengths))
-        layer.batch_axis, layer.sequence_axis = 0, 1
-        return layer
-
-    exactly(
-        evaluate(batch_first, x.transpose(0, 1).contiguous()), expected.swapaxes(0, 1)
-    )
 
 
 @pytest.mark.parametrize("exclusive", [False, True])
@@ -446,25 +395,6 @@ def test_nonzero_returns_indices():
         evaluate(lambda net, x: net.add_non_zero(x, trt.int64), x, compiled=False),
         expected,
     )
-
-
-@pytest.mark.parametrize("holds", [True, False])
-def test_failed_assertion_is_an_error(holds):
-    def build(net, x):
-        length = net.add_shape(x).get_output(0)
-        equal = net.add_elementwise(
-            length, constant(net, [3]), trt.ElementWiseOperation.EQUAL
-        ).get_output(0)
-        net.add_assertion(equal, "three, please")
-        return net.add_identity(x)
-
-    x = torch.ones(3 if holds else 4)
-    _, network = network_of(build, [x], dynamic=True)
-    if holds:
-        exactly(reference.run(network, [x])[0], x)
-    else:
-        with pytest.raises(NetworkEvaluationError, match="three, please"):
-            reference.run(network, [x])
 
 
 def test_squeeze_without_axes_removes_all_axes_of_size_one():

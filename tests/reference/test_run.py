@@ -154,10 +154,13 @@ WITHOUT = {
         "its blocks are 4-bit floats, which torch cannot hold, or have 8-bit exponents as scales"
     ),
     "DIST_COLLECTIVE": "speaks to other devices",
-    "MOE": "no converter makes one",
     "FULLY_CONNECTED": "deprecated: a product of matrices takes its place",
     "RNN_V2": "deprecated: a loop takes its place",
-}
+} | dict.fromkeys(
+    "ASSERTION ATTENTION_INPUT ATTENTION_OUTPUT KV_CACHE_UPDATE LRN MOE ONE_HOT PADDING"
+    " RAGGED_SOFTMAX REVERSE_SEQUENCE ROTARY_EMBEDDING".split(),
+    "no converter creates one",
+)
 
 
 def test_every_layer_class_has_an_evaluator_or_a_reason():

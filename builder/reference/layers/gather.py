@@ -152,14 +152,3 @@ def _inside(indices: Tensor, length: int, static: int) -> Tensor:
             f"an index of {int(indices.min())}..{int(indices.max())} is out of bounds of {length}"
         )
     return index
-
-
-@evaluates("ONE_HOT")
-def one_hot(layer: ILayer, indices: Tensor, values: Tensor, depth: Tensor) -> Tensor:
-    """values[1] where the coordinate on the new axis equals the index, else values[0]. An index out
-    of range has values[0] everywhere.
-    """
-    rank = indices.dim() + 1
-    axis = layer.axis % rank
-    classes = along_axis(torch.arange(int(depth)), axis, rank)
-    return torch.where(indices.unsqueeze(axis) == classes, values[1], values[0])

@@ -53,23 +53,6 @@ def _normal(x: Tensor, axes: tuple[int, ...], epsilon: float) -> Tensor:
     return (x - mean) / torch.sqrt(variance + epsilon)
 
 
-@evaluates("LRN")
-@in_float32
-def lrn(layer: ILayer, x: Tensor) -> Tensor:
-    """x / (k + alpha / window * sum of squares over `window` channels)^beta. Channels are the third
-    axis from last.
-
-    The documentation's formula omits the division of alpha by the window, but its example has it.
-    """
-    window = layer.window_size
-    half = window // 2
-    padded = torch.nn.functional.pad(x.square().movedim(-3, -1), (half, half))
-    squares = padded.unfold(-1, window, 1)
-    sums = squares.sum(-1).movedim(-1, -3)
-    base = layer.k + layer.alpha / window * sums
-    return x / torch.pow(base, layer.beta)
-
-
 @evaluates("SCALE")
 @in_float32
 def scale(layer: ILayer, x: Tensor) -> Tensor:

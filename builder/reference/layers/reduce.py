@@ -1,4 +1,4 @@
-"""Layers along axes: reductions, softmax, top-k, reversal, cumulative sums and padding."""
+"""Layers along axes: reductions, softmax, top-k and cumulative sums."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from builder.engine import ILayer
 from builder.reference.dtypes import REDUCED, axes_of, in_float32, output_dtype
@@ -96,16 +95,6 @@ def softmax(layer: ILayer, x: Tensor) -> Tensor:
     return torch.softmax(x, axis)
 
 
-@evaluates("RAGGED_SOFTMAX")
-@in_float32
-def ragged_softmax(layer: ILayer, x: Tensor, bounds: Tensor) -> Tensor:
-    """A softmax over the first bounds[..., 0] elements of each row. The remaining
-    elements are 0.
-    """
-    inside = torch.arange(x.shape[-1]) < bounds
-    return torch.softmax(x.masked_fill(~inside, -torch.inf), -1).masked_fill(~inside, 0)
-
-
 @evaluates("TOPK")
 def topk(layer: ILayer, x: Tensor, k: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The k largest (smallest) values along the mask's only axis, best first, and their indices.
@@ -124,23 +113,6 @@ def topk(layer: ILayer, x: Tensor, k: Tensor | None = None) -> tuple[Tensor, Ten
     )
 
 
-@evaluates("REVERSE_SEQUENCE")
-def reverse_sequence(layer: ILayer, x: Tensor, lengths: Tensor) -> Tensor:
-    """Reverse the first lengths[i] elements along `sequence_axis` of each slice along
-    `batch_axis`.
-    """
-    along = layer.sequence_axis
-    across = layer.batch_axis
-    position = torch.arange(x.shape[along]).reshape(1, -1)
-    lengths = lengths.long().reshape(-1, 1)
-    index = torch.where(position < lengths, lengths - 1 - position, position)
-    index = index if across < along else index.T
-    shape = [1] * x.dim()
-    shape[along] = x.shape[along]
-    shape[across] = x.shape[across]
-    return x.gather(along, index.reshape(shape).expand(x.shape))
-
-
 @evaluates("CUMULATIVE")
 def cumulative(layer: ILayer, x: Tensor, axis: Tensor) -> Tensor:
     """Cumulative sums of x along the axis, including or excluding each element itself, from the
@@ -157,10 +129,3 @@ def cumulative(layer: ILayer, x: Tensor, axis: Tensor) -> Tensor:
         )
         sums = sums.narrow(along, 0, x.shape[along])
     return (sums.flip(along) if layer.reverse else sums).to(x.dtype)
-
-
-@evaluates("PADDING")
-def padding(layer: ILayer, x: Tensor) -> Tensor:
-    """Zero padding of the last two axes. A negative amount trims."""
-    (top, left), (bottom, right) = layer.pre_padding_nd, layer.post_padding_nd
-    return functional.pad(x, (left, right, top, bottom))

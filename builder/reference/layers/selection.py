@@ -1,4 +1,4 @@
-"""Layers whose output length depends on values (INonZeroLayer, INMSLayer), and the assertion."""
+"""Layers whose output length depends on values (INonZeroLayer, INMSLayer)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,6 @@ def non_zero(layer: ILayer, x: Tensor) -> Tensor:
     row-major order.
     """
     return x.nonzero().T.to(output_dtype(layer))
-
-
-@evaluates("ASSERTION")
-def assertion(layer: ILayer, condition: Tensor) -> tuple[()]:
-    """No outputs. Raises an error with the layer's message if any element is false."""
-    if not bool(condition.all()):
-        raise ValueError(f"assertion failed: {layer.message}")
-    return ()
 
 
 @evaluates("NMS")
