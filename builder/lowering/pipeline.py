@@ -47,7 +47,6 @@ from builder.lowering.passes.fallback import mark_fallback
 from builder.lowering.passes.functionalize import functionalize
 from builder.lowering.passes.fuse import (
     fuse_addmm_branches,
-    fuse_flatten_linear,
     fuse_linear,
 )
 from builder.lowering.passes.interface import flatten_inputs
@@ -76,7 +75,6 @@ from builder.lowering.passes.removals import (
 )
 from builder.lowering.passes.reshapes import merge_reshapes
 from builder.lowering.passes.scalars import (
-    fold_neutral_arithmetic,
     fold_scalar_chains,
     fold_scalar_tensors,
     fold_sizes,
@@ -146,7 +144,6 @@ PIPELINE: tuple[Pass, ...] = (
     # addmm to linear before addmm is decomposed; its branches after both are linear.
     fuse_linear,
     fuse_addmm_branches,
-    fuse_flatten_linear,
     unpack_addmm,
     # Casts, late: all queries of dtypes are folded.
     unpack_type_as,
@@ -164,7 +161,6 @@ PIPELINE: tuple[Pass, ...] = (
     fold_scalar_tensors,
     fold_sizes,
     fold_widths,
-    fold_neutral_arithmetic,
     peephole,
     torch_passes.propagate_constants,  # also the branches of decompositions
     resolve_static_ifs,

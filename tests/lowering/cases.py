@@ -394,10 +394,6 @@ def linear_in_both_branches(x, w, b):
     return y
 
 
-def flatten_twice(x, w):
-    return torch.nn.functional.linear(x.flatten(2).flatten(1), w)
-
-
 def casts(x, y):
     return (
         x.to(y) + x.to("cpu") + x.float() + x.to(dtype=torch.float64).to(torch.float32)
@@ -1065,14 +1061,6 @@ CASES = (
         ("aten::linear",),
         (MAT.t(), VEC),
     ),
-    Case(
-        "fuse-flatten-linear",
-        flatten_twice,
-        (floats(2, 2, 2, 2),),
-        (),
-        ("aten::linear",),
-        (floats(3, 8),),
-    ),
     Case("unpack-addmm", addmm_scaled, (_X, MAT, VEC), ("addmm",), ("aten::matmul",)),
     Case(
         "unpack-addmm",
@@ -1291,5 +1279,4 @@ CASES = (
     ),
     Case("fold-sizes", size_chain, (_X,), ("__getitem__",), ("aten::size",)),
     Case("fold-sizes", unpacked_sizes, (_X,), ("prim::ListUnpack",), ("aten::size",)),
-    Case("fold-neutral-arithmetic", size_chain, (_X,), ("aten::mul",), ("aten::size",)),
 )

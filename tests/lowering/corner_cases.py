@@ -76,7 +76,6 @@ CORNER_CASES: dict[str, list[Inputs]] = {
     ],
     "fuse-linear": [(floats(4),), (floats(2, 3, 5, 4),), (floats(0, 4),)],
     "fuse-addmm-branches": [(floats(4),), (floats(2, 3, 4),)],
-    "fuse-flatten-linear": [(floats(5, 2, 4, 1),), (floats(3, 2, 2, 2),)],
     "unify-to": [
         (floats(2, 3), _ints(torch.int64, 1, 2, 3)),
         (floats(3).to(_HALF), floats(3).to(_LOW)),

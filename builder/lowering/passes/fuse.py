@@ -166,20 +166,3 @@ def _identity(value: Value) -> tuple[Any, ...]:
     if isinstance(tensor, torch.Tensor):
         return (tensor.data_ptr(), *tensor.shape, *tensor.stride())
     return ("none",) if ir.is_none(value) else (value.unique(),)
-
-
-_FLAT = "aten::flatten"
-
-
-@lowering_pass("fuse-flatten-linear", touches=("aten::flatten",))
-def fuse_flatten_linear(graph: Graph, context: Context) -> None:
-    """Merge the flattens before a linear: `flatten(flatten(x, 2), 1)` is `flatten(x, 1)`."""
-    for node in ir.nodes_of(graph, "aten::linear"):
-        outer = node.inputsAt(0).node()
-        while outer.kind() == _FLAT and outer.inputsAt(0).node().kind() == _FLAT:
-            inner = outer.inputsAt(0).node()
-            starts = [ir.constant(flat.inputsAt(1)) for flat in (outer, inner)]
-            ends = [ir.constant(flat.inputsAt(2)) for flat in (outer, inner)]
-            if ends != [-1, -1] or None in starts or not 0 <= starts[0] <= starts[1]:
-                break
-            outer.replaceInput(0, inner.inputsAt(0))

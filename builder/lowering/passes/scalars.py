@@ -157,21 +157,6 @@ def _all_sizes(value: Any) -> Any:
     return None
 
 
-# x + 0, x - 0, x * 1, x // 1: for integers only.
-_NEUTRAL = {"aten::add": 0, "aten::sub": 0, "aten::mul": 1, "aten::floordiv": 1}
-
-
-@lowering_pass("fold-neutral-arithmetic", touches=tuple(_NEUTRAL))
-def fold_neutral_arithmetic(graph: Graph, context: Context) -> None:
-    """Remove integer arithmetic without effect: `n + 0`, `n * 1`, `n // 1`."""
-    for node in ir.nodes_of(graph, *context.present(*_NEUTRAL)):
-        whole = node.inputsSize() == 2 and all(
-            value.type().kind() == "IntType" for value in node.inputs()
-        )
-        if whole and ir.constant(node.inputsAt(1)) == _NEUTRAL[node.kind()]:
-            ir.bypass(node)
-
-
 # For these operators one input is certainly a float tensor with axes, so a 0-d constant cannot
 # promote its dtype.
 FLOAT_WITH_AXES = frozenset(
