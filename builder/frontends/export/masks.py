@@ -36,11 +36,11 @@ def before_expansion(node: torch.fx.Node, mask: torch.fx.Node) -> torch.fx.Node:
     wide: Any = mask
     while _name(wide) in _RESHAPES:
         wide = wide.args[0]
-    source: Any = wide.args[0] if _name(wide) == "aten.expand" else None
+    if _name(wide) != "aten.expand" or not _has_shape_of_query(node):
+        return mask
+    source: torch.fx.Node = wide.args[0]
     ranks = {len(_shape(item)) for item in (mask, source)}
-    if ranks == {4} and _shape(mask) == _shape(wide) and _has_shape_of_query(node):
-        return source
-    return mask
+    return source if ranks == {4} and _shape(mask) == _shape(wide) else mask
 
 
 def _has_shape_of_query(node: torch.fx.Node) -> bool:
