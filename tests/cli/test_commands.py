@@ -795,9 +795,15 @@ def test_check_reports_a_store_that_cannot_be_used(small: Path, run: Run) -> Non
     assert f"small: warning: the store {store} could not be read" in result.stdout
 
 
-def test_missing_repository_is_a_usage_error(tmp_path: Path, run: Run) -> None:
-    assert run("serve", tmp_path / "none").exit_code == 2
-    assert run("verify", tmp_path / "none", "--url", "localhost:1").exit_code == 2
+@pytest.mark.parametrize(
+    "command", ["serve", "history", "verify --url x:1", "health --url x:1"]
+)
+def test_missing_repository_is_a_usage_error(
+    tmp_path: Path, run: Run, command: str
+) -> None:
+    result = run(*command.split(), tmp_path / "none")
+    assert result.exit_code == 2
+    assert f"the model repository {tmp_path / 'none'} does not exist" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -904,7 +910,9 @@ def test_server_of_another_kind_is_reported(
 
 
 @pytest.mark.parametrize("command", ["verify", "health", "bench", "push"])
-def test_missing_address_has_a_fix(published: Path, run: Run, command: str) -> None:
+def test_missing_address_is_an_error_with_a_fix(
+    published: Path, run: Run, command: str
+) -> None:
     result = run(command, published, "--json")
     error = json.loads(result.stdout)["error"]
     assert result.exit_code == error["exit_code"] == 2
@@ -912,7 +920,7 @@ def test_missing_address_has_a_fix(published: Path, run: Run, command: str) -> N
     assert "pass --url HOST:PORT" in error["fix"]
 
 
-def test_bench_names_the_missing_address(published: Path, run: Run) -> None:
+def test_bench_reports_a_missing_grpc_address(published: Path, run: Run) -> None:
     result = run("bench", published, "--url", "127.0.0.1:1")
     assert result.exit_code == 2
     assert "pass --grpc-url HOST:PORT, --protocol http, or --serve" in result.stderr
@@ -939,7 +947,7 @@ def test_output_that_cannot_be_written_exits_with_4(
 @pytest.mark.parametrize(
     "command", ["push . --drain", "push . --timeout", "tune . --models . --rate"]
 )
-def test_nan_is_no_number_of_an_option(run: Run, command: str) -> None:
+def test_option_with_nan_is_a_usage_error(run: Run, command: str) -> None:
     result = run(*command.split(), "nan")
     assert result.exit_code == 2
     assert "nan is not a finite number" in result.stderr

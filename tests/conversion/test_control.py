@@ -282,34 +282,33 @@ def test_loop_over_dynamic_axis(module: nn.Module) -> None:
     assert "RECURRENCE" in layer_kinds(conversion)
 
 
-def test_loop_with_data_dependent_end() -> None:
-    class Tensors(While):
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-            while bool(x.abs().max() > 1):
-                x = x * 0.5
-            return x, x + 1
+class Halved(While):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        while bool(x.abs().max() > 1):
+            x = x * 0.5
+        return x, x + 1
 
+
+class Steps(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        steps = 0
+        while bool(x.abs().max() > 1):
+            x = x * 0.5
+            steps += 1
+        return x * steps
+
+
+@pytest.mark.parametrize(
+    ("module", "axes", "count"), [(Halved(), {0: {0: "n"}}, 2), (Steps(), None, 4)]
+)
+def test_loop_whose_end_depends_on_data(
+    module: nn.Module, axes: Any, count: int
+) -> None:
     check(
-        Tensors(),
+        module,
         torch.randn(4, 3) * 20,
-        dynamic={0: {0: "n"}},
-        more=[(torch.zeros(2, 3),), (torch.ones(1, 3) * 1000,)],
-    )
-
-
-def test_while_loop_with_counter() -> None:
-    class Steps(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            steps = 0
-            while bool(x.abs().max() > 1):
-                x = x * 0.5
-                steps += 1
-            return x * steps
-
-    check(
-        Steps(),
-        torch.randn(4, 3) * 20,
-        more=[(torch.zeros(4, 3),), (torch.ones(4, 3) * 1000,)],
+        dynamic=axes,
+        more=[(torch.zeros(count, 3),), (torch.ones(count, 3) * 1000,)],
     )
 
 
@@ -319,37 +318,37 @@ def test_while_loop_with_two_conditions() -> None:
     check(Early(), x, torch.tensor(100.0), more=more, rtol=1e-5)
 
 
-def test_loop_carried_value_of_changing_shape_is_refused() -> None:
-    class Grows(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            y = x[0:1]
-            for _ in range(x.size(0)):
-                y = torch.cat([y, y])
-            return y
-
-    with pytest.raises(UnsupportedOperators, match="before an iteration"):
-        builder.convert(
-            torch.jit.script(Grows()),
-            [builder.TensorSpec("float32", ("n", 3), dims={"n": (1, 4, 8)})],
-        )
+class Grows(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        y = x[0:1]
+        for _ in range(x.size(0)):
+            y = torch.cat([y, y])
+        return y
 
 
-def test_loop_carried_value_with_swapped_axes_is_refused() -> None:
-    class Turns(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            y = x
-            for _ in range(x.size(0)):
-                y = y.t() * 2
-            return y
+class Swaps(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        y = x
+        for _ in range(x.size(0)):
+            y = y.t() * 2
+        return y
 
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (Grows(), "before an iteration"),
+        (Swaps(), r"axis 0 of %y\S* is n before an iteration of the loop and m after"),
+    ],
+)
+def test_loop_carried_value_of_changing_shape_is_refused(
+    module: nn.Module, reason: str
+) -> None:
     spec = builder.TensorSpec(
         "float32", ("n", "m"), dims={"n": (1, 4, 8), "m": (1, 3, 8)}
     )
-    with pytest.raises(
-        UnsupportedOperators,
-        match=r"axis 0 of %y\S* is n before an iteration of the loop and m after",
-    ):
-        builder.convert(torch.jit.script(Turns()), [spec])
+    with pytest.raises(UnsupportedOperators, match=reason):
+        builder.convert(torch.jit.script(module), [spec])
 
 
 class ColumnsWritten(nn.Module):
