@@ -1,6 +1,4 @@
-"""Convolutions: 1-D to 3-D, grouped, dilated, transposed. The weight is a constant or, after
-quantization, a tensor.
-"""
+"""Convolutions: 1-D to 3-D, grouped, dilated, transposed. The weight is a constant or a tensor."""
 
 from __future__ import annotations
 
@@ -12,6 +10,8 @@ from typing import Any
 import torch
 
 from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.converters import batched_convolution
+from builder.conversion.dynamic import Size
 from builder.conversion.registry import converter
 from builder.conversion.spatial import (
     as_image,
@@ -36,7 +36,7 @@ class Convolution:
     before: list[int]
     after: list[int]
     dilation: list[int]
-    groups: int
+    groups: Size
     extra: list[int] | None = None
 
     @staticmethod
@@ -46,7 +46,7 @@ class Convolution:
         stride: int | Sequence[int],
         padding: PerAxis | str,
         dilation: PerAxis,
-        groups: int,
+        groups: Size,
         extra: PerAxis | None = None,
     ) -> Convolution:
         """From PyTorch's arguments, where one number stands for all axes. The padding "valid" is
@@ -84,6 +84,12 @@ def floats(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     return f"TensorRT convolves floating tensors only, the input is {dtype}"
 
 
+DYNAMIC = (
+    "groups or a weight of dynamic sizes become matrix products, whose windows need the memory of"
+    " the input times the size of the kernel"
+)
+
+
 @converter(
     "aten::_convolution",
     "aten::_convolution.deprecated",
@@ -98,6 +104,7 @@ def floats(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     "aten::thnn_conv2d",
     "aten::slow_conv3d",
     when=floats,
+    note=DYNAMIC,
 )
 def general(
     ctx: ConversionContext,
@@ -109,7 +116,7 @@ def general(
     dilation: PerAxis = 1,
     transposed: bool = False,
     output_padding: PerAxis = 0,
-    groups: int = 1,
+    groups: Size = 1,
 ) -> Any:
     """The convolution, with numbers or a name for its padding; flags that select kernels do not
     change the result
@@ -124,6 +131,7 @@ def general(
     "aten::conv_transpose2d.input",
     "aten::conv_transpose3d.input",
     when=floats,
+    note=DYNAMIC,
 )
 def transposed(
     ctx: ConversionContext,
@@ -133,7 +141,7 @@ def transposed(
     stride: PerAxis,
     padding: PerAxis,
     output_padding: PerAxis,
-    groups: int,
+    groups: Size,
     dilation: PerAxis,
 ) -> Any:
     """The transposed convolution"""
@@ -154,24 +162,28 @@ def depthwise(
     dilation: PerAxis,
 ) -> Any:
     """Convolution with one group for each channel"""
-    channels = x.shape[1 - len(weight.shape)]
+    channels = ctx.size(x, 1 - len(weight.shape))
     kernel = Convolution.of(weight, bias, stride, padding, dilation, channels)
     return convolve(ctx, x, kernel)
 
 
 def convolve(ctx: ConversionContext, x: ITensor, kernel: Convolution) -> Any:
-    """One layer; x of (N,) C and spatial axes."""
-    if -1 in tuple(kernel.weight.shape):
-        raise Unconvertible("the weight of a convolution must have static sizes")
+    """x of (N,) C and spatial axes: one layer, or matrix products if sizes are dynamic."""
     image, undo = as_image(ctx, x, len(kernel.lengths))
+    if _has_fixed_sizes(ctx, image, kernel):
+        add = _direct if kernel.extra is None else _transposed
+        return undo(add(ctx, image, kernel).get_output(0))
+    return undo(batched_convolution.convolve(ctx, image, kernel))
+
+
+def _has_fixed_sizes(ctx: ConversionContext, x: ITensor, kernel: Convolution) -> bool:
+    """Whether TensorRT's layer takes this weight and these groups. Without groups, it takes the
+    channels from the weight.
+    """
+    if -1 in tuple(kernel.weight.shape) or not isinstance(kernel.groups, int):
+        return False
     grouped = kernel.groups > 1 or kernel.extra is not None
-    if grouped and not isinstance(ctx.size(image, 1), int):
-        raise Unconvertible(
-            "the channels of a grouped or transposed convolution must have a static size: the"
-            " weight takes one size only"
-        )
-    add = _direct if kernel.extra is None else _transposed
-    return undo(add(ctx, image, kernel).get_output(0))
+    return not grouped or isinstance(ctx.size(x, 1), int)
 
 
 def _direct(ctx: ConversionContext, x: ITensor, kernel: Convolution) -> Any:
