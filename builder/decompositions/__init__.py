@@ -14,6 +14,7 @@ the lowered graph, and conversion walks their decomposition. Importing this pack
 import importlib
 import pkgutil
 
+from builder.decompositions.fourier import fft, irfft, rfft
 from builder.decompositions.registry import (
     ABSENT,
     DECOMPOSITIONS,
@@ -35,6 +36,9 @@ __all__ = [
     "Decomposition",
     "Number",
     "decomposition",
+    "fft",
     "graph_of_function",
+    "irfft",
     "operator_schema",
+    "rfft",
 ]

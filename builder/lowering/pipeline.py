@@ -149,6 +149,8 @@ PIPELINE: tuple[Pass, ...] = (
     unpack_type_as,
     unify_to,
     split_complex,  # casts to complex dtypes are one form of `to` now
+    # Fourier transforms have two results
+    replace(torch_passes.lower_tuples, touches=torch_passes.TUPLES),
     # again: a cast to the same dtype is visible now
     replace(eliminate_common_subexpressions, touches=("prim::dtype",)),
     fold_known_facts,

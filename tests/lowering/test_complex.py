@@ -117,6 +117,9 @@ SUPPORTED = {
     "square": "torch.view_as_real(z ** 2), torch.view_as_real(torch.square(z))",
     "exp": "torch.view_as_real(torch.exp(z)), torch.view_as_real(torch.exp(1j * a))",
     "polar": "torch.view_as_real(torch.polar(a.abs(), a) * z), torch.polar(a.abs(), a).real",
+    "rfft and irfft": (
+        "torch.view_as_real(torch.fft.rfft(a) * 2), torch.fft.irfft(z * w, n=5, dim=0)"
+    ),
     "complex": (
         "torch.view_as_real(torch.complex(a, -a) * z), torch.view_as_real(torch.complex(a,"
         " b).reshape(-1))"
@@ -209,6 +212,7 @@ def test_in_place_writes_become_real_pairs() -> None:
 
 UNSUPPORTED = {
     "Fourier transform": "torch.fft.ifft(z * 2).real + torch.fft.fft(a).imag",
+    "transform of all axes": "torch.fft.rfftn(a).real, torch.fft.irfftn(z)",
     "reader of a Fourier transform": (
         "(torch.fft.fft(a) * z).real, torch.view_as_real(torch.fft.fft(a).conj().resolve_conj())"
     ),

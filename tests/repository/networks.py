@@ -107,7 +107,7 @@ class Gated(nn.Module):
         x = x + torch.matmul(torch.sigmoid(scores), self.value(x))
         x = x + self.feed(x)
         if bool((ids == 3).any()):
-            x = torch.fft.irfft(torch.fft.rfft(x, dim=-1), n=16, dim=-1) * 2
+            x = torch.fft.ifft(torch.fft.fft(x, dim=-1), dim=-1).real * 2
         else:
             x = x - torch.unique(ids).numel()
         return self.out(x)
@@ -183,9 +183,7 @@ class BoundaryTensors(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
         y = torch.relu(self.first(x) * 2 + 1)
         mask, total, count = y > 0.5, y.sum(), n + n * 3
-        spectrum = torch.fft.rfft(
-            y.masked_fill(mask, 0.0) + total + count, dim=-1
-        ).abs()
+        spectrum = torch.fft.fft(y.masked_fill(mask, 0.0) + total + count, dim=-1).abs()
         z = self.second(torch.relu(spectrum.sum() + y) * total + count)
         return z, x, z, self.scale, z[:, :2], mask
 

@@ -65,7 +65,7 @@ class Spectral(nn.Module):
         )
 
     def forward(self, x: Tensor, spectrum: Tensor) -> tuple[Tensor, Tensor]:
-        power = torch.fft.rfft(self.before(x)).abs()
+        power = torch.fft.fft(self.before(x)).abs()[..., :9]
         smooth = 0.7 * spectrum[0] + 0.3 * power
         return self.after(smooth), smooth.unsqueeze(0)
 

@@ -12,9 +12,15 @@ from builder.graph_types import Block, Graph, Node, NodeList, Value
 from builder.lowering import ir
 from builder.lowering.emit import Emit
 from builder.lowering.passes import Context, lowering_pass
-from builder.lowering.passes.complex.rules import PART_DTYPES, RULES, Pair
+from builder.lowering.passes.complex.fourier import FOURIER
+from builder.lowering.passes.complex.rules import PART_DTYPES, Pair
+from builder.lowering.passes.complex.rules import RULES as _RULES
 
-_STARTS = ("aten::view_as_complex", "aten::complex", "aten::polar", "aten::stft")
+RULES = _RULES | FOURIER
+_STARTS = (
+    *("aten::view_as_complex", "aten::complex", "aten::polar", "aten::stft"),
+    *FOURIER,
+)
 _ENDS = ("aten::view_as_real", "aten::real", "aten::imag", "aten::abs", "aten::angle")
 _REAL_RESULTS = frozenset(
     (*_ENDS, *(f"aten::{name}" for name in ("size", "dim", "numel", "len")))
@@ -25,8 +31,11 @@ _REAL_RESULTS = frozenset(
 def split_complex(graph: Graph, context: Context) -> None:
     """Replace computations on complex tensors by computations on two real tensors.
 
-    A value without a rule stays complex, with everything that depends on it: Fourier transforms,
-    which run in torch, loop-carried values and results of branches.
+    rfft and irfft become products with matrices of cosines and sines, for axes of at most 2048
+    values. Longer axes keep torch's transform, in a branch if the length is not known yet.
+
+    A value without a rule stays complex, with everything that depends on it: the other Fourier
+    transforms, which run in torch, loop-carried values and results of branches.
     """
     if ir.nodes_of(graph, *context.present("aten::is_complex")) or makes_complex(graph):
         _Splitter(graph).block(graph)

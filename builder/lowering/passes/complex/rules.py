@@ -40,7 +40,7 @@ def _is_number(argument: Pair | Value) -> bool:
     )
 
 
-def _lifted(emit: Emit, argument: Pair | Value) -> Pair:
+def lifted(emit: Emit, argument: Pair | Value) -> Pair:
     """A real tensor as a complex pair."""
     if isinstance(argument, Pair):
         return argument
@@ -99,10 +99,10 @@ def _query(emit: Emit, node: Node, *arguments: Pair | Value) -> Value:
 def _list(emit: Emit, node: Node, *items: Pair) -> Pair | None:
     if any(map(_is_number, items)):
         return None
-    lifted = [_lifted(emit, item) for item in items]
+    pairs = [lifted(emit, item) for item in items]
     return Pair(
-        emit.list([item.re for item in lifted], ir.TENSOR),
-        emit.list([item.im for item in lifted], ir.TENSOR),
+        emit.list([pair.re for pair in pairs], ir.TENSOR),
+        emit.list([pair.im for pair in pairs], ir.TENSOR),
     )
 
 
@@ -118,7 +118,7 @@ def _unpacked(emit: Emit, node: Node, items: Pair) -> list[Pair]:
 def _where(emit: Emit, node: Node, condition: Value, *choices: Pair) -> Pair | None:
     if len(choices) != 2 or any(map(_is_number, choices)):
         return None
-    return _both(emit, node, condition, *(_lifted(emit, choice) for choice in choices))
+    return _both(emit, node, condition, *(lifted(emit, choice) for choice in choices))
 
 
 def _added(emit: Emit, node: Node, a: Any, b: Any, alpha: Pair | Value) -> Pair | None:
@@ -128,9 +128,9 @@ def _added(emit: Emit, node: Node, a: Any, b: Any, alpha: Pair | Value) -> Pair 
     if _is_number(b) and not isinstance(b, Pair):
         b = Pair(b, emit.constant(0))
     if not _is_number(a):
-        a = _lifted(emit, a)
+        a = lifted(emit, a)
     if not _is_number(b):
-        b = _lifted(emit, b)
+        b = lifted(emit, b)
     re = emit.op(node.kind(), a.re, b.re, alpha)
     im = emit.op(node.kind(), a.im, b.im, alpha)
     return Pair(re, im)
@@ -172,7 +172,7 @@ def _quotient(
     if not isinstance(b, Pair):
         return Pair(divided(a.re, b), divided(a.im, b))
     times = partial(_times, emit)
-    a = _lifted(emit, a)
+    a = lifted(emit, a)
     norm = emit.op("aten::add", times(b.re, b.re), times(b.im, b.im), 1)
     re = emit.op("aten::add", times(a.re, b.re), times(a.im, b.im), 1)
     im = emit.op("aten::sub", times(a.im, b.re), times(a.re, b.im), 1)
@@ -272,7 +272,7 @@ def _cast(emit: Emit, node: Node, x: Any, dtype: Pair | Value, *options: Value) 
     real dtype: the real part.
     """
     if isinstance(dtype, Pair):
-        x = _as_tensors(emit, _lifted(emit, x))
+        x = _as_tensors(emit, lifted(emit, x))
         return Pair(
             emit.op("aten::to", x.re, dtype.re, *options),
             emit.op("aten::to", x.im, dtype.im, *options),
@@ -281,7 +281,7 @@ def _cast(emit: Emit, node: Node, x: Any, dtype: Pair | Value, *options: Value) 
     if isinstance(x, Pair):
         x = _as_tensors(emit, x)
     if number in PART_DTYPES:
-        x = _lifted(emit, x)
+        x = lifted(emit, x)
         return Pair(
             emit.op("aten::to", x.re, PART_DTYPES[number], *options),
             emit.op("aten::to", x.im, PART_DTYPES[number], *options),
