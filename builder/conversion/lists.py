@@ -15,6 +15,7 @@ import sympy
 
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import Size, expression
+from builder.conversion.values import Tensor
 from builder.engine import ITensor
 from builder.graph_types import Node, Use, Value
 
@@ -143,17 +144,43 @@ def cat(ctx: ConversionContext, tensors: TensorList, dim: int) -> ITensor:
     return joined(ctx, [*tensors.front, rows], axis)
 
 
+def element(ctx: ConversionContext, tensors: list[Tensor], index: Size) -> ITensor:
+    """The element of a list of tensors at an index that the network computes."""
+    from builder.conversion.converters.select import position, select_index
+
+    rows = as_rows(ctx, tensors)
+    return select_index(ctx, rows, 0, position(ctx, index, len(tensors)))
+
+
+def as_rows(ctx: ConversionContext, *parts: list[Tensor] | ITensor) -> ITensor:
+    """[count, ...] of the tensors in lists and of rows [n, ...], in this order. Raises
+    Unconvertible if they are not known to have the same dtype and sizes.
+    """
+    from builder.conversion.converters.joining import joined, new_axis
+
+    rows: list[Tensor] = []
+    for part in parts:
+        if isinstance(part, list):
+            rows += [new_axis(ctx, tensor, 0) for tensor in part]
+        else:
+            rows.append(part)
+    if len({(ctx.dtype(row), *ctx.exprs(row)[1:]) for row in rows}) > 1:
+        raise Unconvertible(
+            "a list is read by a position that is not known while the network is built, and its"
+            " tensors may have different dtypes or sizes",
+            "torch.stack it first",
+        )
+    return joined(ctx, rows, 0)
+
+
 def _item(ctx: ConversionContext, tensors: TensorList, index: Size) -> Any:
     from builder.conversion.converters.select import position, select_index
 
-    if not tensors.front:
-        return select_index(ctx, tensors.rows, 0, position(ctx, index, tensors.count))
     if isinstance(index, int) and 0 <= index < len(tensors.front):
         return tensors.front[index]
-    raise Unconvertible(
-        "an element that a loop appended to a list is read by its index",
-        "torch.stack it first",
-    )
+    rows = as_rows(ctx, tensors.front, tensors.rows)
+    count = tensors.count + len(tensors.front)
+    return select_index(ctx, rows, 0, position(ctx, index, count))
 
 
 def _slice(
@@ -162,17 +189,15 @@ def _slice(
     from builder.conversion.converters.arranging import flipped
     from builder.conversion.converters.select import slice_
 
-    if tensors.front:
-        raise Unconvertible(
-            "a slice of a list that a loop appended to is read", "torch.stack it first"
-        )
+    rows = as_rows(ctx, tensors.front, tensors.rows)
     if start is None and end is None and step == -1:
-        return TensorList([], flipped(ctx, tensors.rows, [0]), tensors.count)
+        count = tensors.count + len(tensors.front)
+        return TensorList([], flipped(ctx, rows, [0]), count)
     if not isinstance(step, int) or step < 1:
         raise Unconvertible(
             "a slice of a list has a negative step", "reverse the whole list: [::-1]"
         )
-    rows = slice_(ctx, tensors.rows, 0, start, end, step)
+    rows = slice_(ctx, rows, 0, start, end, step)
     return TensorList([], rows, ctx.size(rows, 0))
 
 

@@ -183,9 +183,65 @@ class Branched(nn.Module):
         return torch.stack(rows)
 
 
+class Viterbi(nn.Module):
+    """The decoder of a conditional random field: back from the last tag, and then reversed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transitions = nn.Parameter(torch.randn(3, 3), requires_grad=False)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        score, history = x[0], [torch.zeros_like(x[0], dtype=torch.int64)]
+        for row in range(1, x.size(0)):
+            options = score.unsqueeze(2) + self.transitions + x[row].unsqueeze(1)
+            score, best = options.max(1)
+            history.append(best)
+        tag = score.argmax(1)
+        path, inserted = [tag], [tag]
+        for back in range(len(history) - 1):
+            best = history[len(history) - 1 - back]
+            tag = best.gather(1, tag.unsqueeze(1)).squeeze(1)
+            path.append(tag)
+            inserted.insert(0, tag)
+        path.reverse()
+        return torch.stack(path), torch.stack(inserted, 1)
+
+
+class Filled(nn.Module):
+    """Reads of a list that had elements before the loop."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        rows = [x[0] - 1, x[0] + 1]
+        for row in range(x.size(0)):
+            rows.append(x[row] * 2)
+        total = x[0]
+        for row in range(len(rows)):
+            total = total * 0.5 + rows[row]
+        parts = torch.stack(rows[1::2]), torch.stack(rows[::-1])
+        return rows[-1] - rows[1], total, *parts
+
+
+class ByIteration(nn.Module):
+    """A list of tensors, and one of constants, by an index that changes in each iteration."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("first", torch.tensor([1.0, -2.0, 3.0]))
+        self.register_buffer("second", torch.tensor([0.5, 0.25, -1.0]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights, layers, y = [self.first, self.second], [x[0], x[0] + 1, x[-1]], x[0]
+        for row in range(x.size(0)):
+            y = y * weights[row % 2] * 0.5 + layers[row % 3] - layers[-1 - row % 2]
+        return y
+
+
 @pytest.mark.parametrize(
     "module",
     [
+        Viterbi(),
+        Filled(),
+        ByIteration(),
         Recurrent(),
         Joined(),
         ListReads(),
@@ -252,12 +308,20 @@ class Sizes(nn.Module):
         return first + second
 
 
-class Before(nn.Module):
+class OtherSize(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        rows = [x[0]]
+        rows = [x[0, :, :1]]
         for row in range(x.size(0)):
             rows.insert(0, x[row])
-        return torch.stack(rows)
+        return torch.cat(rows, -1)
+
+
+class OtherSizes(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        layers, y = [x[0], x[0, :, :1]], x[0]
+        for row in range(x.size(0)):
+            y = y + layers[row % 2]
+        return y
 
 
 @pytest.mark.parametrize(
@@ -268,7 +332,8 @@ class Before(nn.Module):
         (Ended(), "append one tensor per iteration, .* and not end early"),
         (Several(), "must append exactly one tensor per iteration"),
         (Sizes(), "reads a list whose length is known only at run time"),
-        (Before(), "inserts tensors at the start of a list"),
+        (OtherSize(), "its tensors may have different dtypes or sizes"),
+        (OtherSizes(), "its tensors may have different dtypes or sizes"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )

@@ -17,7 +17,13 @@ from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.evaluators.branches import zeros_for_unset
 from builder.conversion.facts import is_tensor
 from builder.conversion.layers import computed_in, copy_facts
-from builder.conversion.lists import RecentElements, TensorList, cat, recent_reads
+from builder.conversion.lists import (
+    RecentElements,
+    TensorList,
+    as_rows,
+    cat,
+    recent_reads,
+)
 from builder.conversion.registry import evaluator
 from builder.conversion.sizes import inputs_of
 from builder.conversion.values import UNSET, Scalar, Tensor
@@ -321,10 +327,6 @@ class _Growing:
         count: Size,
         at_the_end: bool = True,
     ) -> None:
-        if value and not at_the_end:
-            raise Unconvertible(
-                "a loop with a dynamic trip count inserts tensors at the start of a list"
-            )
         self.ctx = ctx
         self.layer = layer
         self.front = value
@@ -362,9 +364,11 @@ class _Growing:
             trip_count,
             self.count,
         )
-        if not self.at_the_end:
-            rows = flipped(self.ctx, rows, [0])
-        return TensorList(self.front, self.ctx.cast(rows, self.dtype), self.count)
+        rows = self.ctx.cast(rows, self.dtype)
+        if self.at_the_end:
+            return TensorList(self.front, rows, self.count)
+        rows = as_rows(self.ctx, flipped(self.ctx, rows, [0]), self.front)
+        return TensorList([], rows, self.count + len(self.front))
 
 
 class _GrowingRead(_Growing):
