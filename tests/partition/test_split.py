@@ -109,6 +109,31 @@ def test_operators_kept_in_torch_are_reported_with_their_line() -> None:
     assert "test_split.py" in reported["aten::fft_fft"]
 
 
+class Filtered(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.fft.rfft(torch.relu(x), dim=1)
+        return torch.fft.irfft(y * 2, n=x.size(1), dim=1).relu() + 1
+
+
+@pytest.mark.parametrize(
+    ("longest", "kinds"), [(30, {"tensorrt"}), (3000, {"tensorrt", "torch"})]
+)
+def test_torch_transforms_an_axis_that_may_be_long(
+    longest: int, kinds: set[str]
+) -> None:
+    """A matrix of cosines grows with the square of the length."""
+    script = torch.jit.script(Filtered())
+    dims = {"t": (2, 8, longest)}
+    spec = builder.TensorSpec("float32", (2, "t", 4), dims=dims)
+    partitioned = split(
+        builder.lower(script), [spec], [dims], Fallback(min_block_size=1)
+    )
+    assert {segment.kind for segment in partitioned.segments} == kinds
+    for length in (7, longest):
+        x = torch.randn(2, length, 4)
+        torch.testing.assert_close(run(partitioned, x)[0], script(x))
+
+
 def test_input_that_tensorrt_refuses_leaves_its_readers_in_torch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
