@@ -45,9 +45,10 @@ def connected(farm: Farm, *, running: bool = False) -> Iterator[Any]:
     if library.is_initialized():  # the calling program or test is already connected
         yield library
         return
-    if not farm.is_local:
+    if farm.is_local:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    else:
         _require_reachable(farm)
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         library.init(
             **_cluster(farm, running),
