@@ -100,8 +100,7 @@ def publish_parts(
             if compare is not None:
                 compare(repository / name, stage / name)
             versions.arrange(stage / name, repository / name, policy)
-            if policy.keep:
-                staging.sync_tree(stage / name)
+            staging.sync_tree(stage / name)
             move_in(name, list(names.values()), repository, stage)
     return repository / name
 

@@ -48,9 +48,11 @@ def arrange(new: Path, previous: Path, policy: Versions) -> None:
     """Number the staged model in `new`, and add the kept versions of the published model in
     `previous`.
 
-    It keeps the number of the published version if only provenance changed. Raises UsageError if
-    versions are kept and `policy` keeps none.
+    It keeps the number of the published version if only provenance changed. Records the time of
+    publication. Raises UsageError if versions are kept and `policy` keeps none.
     """
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    published.write(new, {**published.read(new / SIDECAR), PUBLISHED: now})
     before = published.versions(previous)
     if not policy.keep:
         refuse_kept(previous, "write versions: {keep: N} in the manifest, or ")
@@ -69,7 +71,6 @@ def arrange(new: Path, previous: Path, policy: Versions) -> None:
     _renumber(new, number)
     facts = {
         POLICY: {"keep": policy.keep, "serve": policy.serve},
-        PUBLISHED: datetime.now(timezone.utc).isoformat(timespec="seconds"),
         LAST: max(last, number),
     }
     _complete(new, facts, earlier[: policy.keep - 1], policy.serve)

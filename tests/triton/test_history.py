@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -104,6 +105,13 @@ def test_only_a_changed_model_is_a_new_version(repository: Path) -> None:
     publish(net(4), repository)
     assert numbers(folder) == [4, 3, 2] and whole(folder)
     assert not (folder / "1").exists() and not (folder / "versions" / "1").exists()
+
+
+@pytest.mark.parametrize("kept", [KEEP, Versions()])
+def test_history_has_the_time_of_publication(repository: Path, kept: Versions) -> None:
+    (entry,) = history.history(publish(net(1, kept), repository))
+    published_at = datetime.fromisoformat(entry.published_at or "")
+    assert abs(datetime.now(timezone.utc) - published_at) < timedelta(minutes=1)
 
 
 def test_only_named_versions_are_served(repository: Path) -> None:
