@@ -39,7 +39,7 @@ PACKAGES = (
 @dataclass(frozen=True)
 class Finding:
     """One requirement of a task. `found` describes what is installed, or is None; then `fix`
-    explains how to get it.
+    explains how to get it. `path` is the file of its program.
     """
 
     what: str
@@ -47,6 +47,7 @@ class Finding:
     found: str | None
     fix: str | None = None
     essential: bool = False
+    path: str | None = None
 
 
 @command(
@@ -225,10 +226,11 @@ def _server() -> Finding:
             None,
             f"{error.message}: {error.fix}",
         )
-    words = f"{serving.server_version(installation) or ''} {installation.executable}".strip()
+    words = serving.server_version(installation) or "of unknown version"
     if installation.bundle:
         words += " (deeply nested JSON crashes Triton 24.10; docker/nginx.conf limits requests)"
-    return Finding("tritonserver", "serve, verify --serve", words)
+    path = str(installation.executable)
+    return Finding("tritonserver", "serve, verify --serve", words, path=path)
 
 
 def _docker() -> Finding:
@@ -236,8 +238,9 @@ def _docker() -> Finding:
     return Finding(
         "docker",
         "serving in NVIDIA's container",
-        executable,
+        Path(executable).name if executable else None,
         "install Docker with the compose plugin",
+        path=executable,
     )
 
 
@@ -309,7 +312,10 @@ def _show(terminal: Terminal, data: dict[str, Any], findings: list[Finding]) -> 
         )
         for finding in findings
     ]
-    terminal.table(("what", "", "found, or how to get it", "needed for"), rows)
+    terminal.table(("what", "status", "found, or how to get it", "needed for"), rows)
+    for finding in findings:
+        if finding.path:  # a line of its own is not wrapped, so the path can be copied
+            terminal.line(f"{finding.what}: {finding.path}")
     packages = [
         f"{name} {package_version or '-'}"
         for name, package_version in data["packages"].items()

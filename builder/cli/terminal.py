@@ -20,9 +20,6 @@ import click
 from builder.printable import printable
 from builder.progress import FINISHED, Progress, silent
 
-LONG_WORD = 24
-"""Words of a table that are longer may be split."""
-
 
 def command_line(*words: object) -> str:
     """The words as one command in shell syntax."""
@@ -79,18 +76,14 @@ def _redirected(real: TextIO) -> Iterator[TextIO]:
 
 
 def _column_widths(columns: Sequence[Sequence[str]], space: int) -> list[int] | None:
-    """The widths of columns of these cells, which together fill at most `space`. No word is split,
-    except for long ones such as paths. None if there is too little space.
+    """The widths of columns of these cells, which together fill at most `space`. No word is split:
+    paths stay whole, to be copied. None if there is too little space.
     """
     from rich.cells import cell_len
 
     full = [max(map(cell_len, cells)) for cells in columns]
     widths = [
-        max(
-            min(cell_len(word), LONG_WORD)
-            for cell in cells
-            for word in ["", *cell.split()]
-        )
+        max(cell_len(word) for cell in cells for word in ["", *cell.split()])
         for cells in columns
     ]
     spare = space - sum(widths)

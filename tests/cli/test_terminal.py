@@ -76,6 +76,13 @@ def test_narrow_terminal_gets_a_list_instead_of_split_words() -> None:
     assert narrow.split("\r\n") == ["net", "  requests  unchanged", "other", ""]
 
 
+def test_long_word_such_as_a_path_is_not_split() -> None:
+    path = "/opt/" + "x" * 30
+    table = f"table(('model', 'file'), [['net', {path!r}]])"
+    script = f"from builder.cli.terminal import Terminal; Terminal().{table}"
+    assert path in terminal_output(script, NO_COLOR="1", COLUMNS="30")
+
+
 def test_wide_column_leaves_space_for_the_others() -> None:
     """The minimum width of a column in rich exceeds the terminal, and the rest is cut off."""
     row = ["a" * 24, "b " * 30, "c " * 8, "d " * 6 + "d" * 8]
