@@ -36,6 +36,9 @@ RANGES: dict[str, tuple[int, int, int]] = {
 }
 """Default ranges. A manifest that init writes marks them as guesses."""
 
+NUMBER_DTYPES = {"int": "int64", "float": "float32", "bool": "bool"}
+"""The dtype of the input that passes a number of this type."""
+
 MAX_LENGTH = 16
 """The largest length of a list to start from."""
 PARTS_SHOWN = 5
@@ -118,7 +121,9 @@ def _guesses(
     torchscript.plugins.load(plugins)
     loaded = frontends.load(file, module, libraries=libraries)
     elements = _first_elements(loaded)
-    lowered, max_lengths = _lowered(loaded, elements)
+    numbers = _numbers(loaded)
+    declared = [*elements, *numbers]
+    lowered, max_lengths = _lowered(loaded, declared)
     if not lowered.inputs:
         raise LoweringError(
             "the model has no tensor inputs, so no request can be sent to it",
@@ -129,13 +134,16 @@ def _guesses(
     if isinstance(loaded, frontends.ExportedModule):
         return _of_exported(loaded, lowered)
     examples = {} if module else _examples(file, loaded)
-    inputs = _noted(_inputs(lowered, examples), elements)
+    inputs = [
+        numbers.get(guess.name, guess)
+        for guess in _noted(_inputs(lowered, examples), elements)
+    ]
     state = guess_state.pairs(lowered)
     dropped = _dropped(loaded, lowered.inputs)
     # their number depends on the lengths of lists
     outputs = [] if max_lengths or elements else list(lowered.results)
     if max_lengths:
-        max_lengths = _with_ranks(loaded, elements, inputs, max_lengths)
+        max_lengths = _with_ranks(loaded, declared, inputs, max_lengths)
     return Guessed(inputs, outputs, state, dropped, max_lengths=max_lengths)
 
 
@@ -176,7 +184,7 @@ def _noted(inputs: list[Guess], elements: Mapping[str, str]) -> list[Guess]:
 
 def _with_ranks(
     loaded: Any,
-    elements: Collection[str],
+    declared: Collection[str],
     inputs: Sequence[Guess],
     max_lengths: dict[str, int],
 ) -> dict[str, int]:
@@ -185,7 +193,7 @@ def _with_ranks(
     such as complex ones.
     """
     with contextlib.suppress(TrtBuildError):
-        _, max_lengths = _lowered(loaded, elements, _of_ranks(inputs))
+        _, max_lengths = _lowered(loaded, declared, _of_ranks(inputs))
     return max_lengths
 
 
@@ -201,11 +209,13 @@ def _of_ranks(inputs: Sequence[Guess]) -> list[TensorSpec]:
 
 
 def _lowered(
-    loaded: Any, elements: Collection[str], specs: Sequence[TensorSpec] = ()
+    loaded: Any, declared: Collection[str], specs: Sequence[TensorSpec] = ()
 ) -> tuple[LoweredGraph, dict[str, int]]:
-    """The lowered graph, and a guess of the largest length of each list of unknown length."""
+    """The lowered graph, and a guess of the largest length of each list of unknown length.
+    `declared` are the inputs that forward's signature alone does not make inputs.
+    """
     max_lengths: dict[str, int] = {}
-    optional = list(elements)
+    optional = list(declared)
     while True:
         try:
             lowered = lowering.lower(
@@ -235,12 +245,33 @@ def _first_elements(module: Any) -> dict[str, str]:
     """By the name of an input, such as `images_0`, the list of tensors whose element it is: a
     manifest has as many of them as a request.
     """
-    schema = getattr(getattr(module, "forward", None), "schema", None)
     return {
         f"{argument.name}_0": argument.name
-        for argument in (schema.arguments[1:] if schema else ())
-        if str(argument.type) == "List[Tensor]" and not argument.has_default_value()
+        for argument in _required(module)
+        if str(argument.type) == "List[Tensor]"
     }
+
+
+def _numbers(module: Any) -> dict[str, Guess]:
+    """The inputs that pass the numbers among forward's arguments, by name."""
+    return {
+        argument.name: Guess(
+            argument.name,
+            NUMBER_DTYPES[kind],
+            (),
+            "",
+            f"? forward takes {kind}; or fix its value: constants: {{{argument.name}: ...}}",
+        )
+        for argument in _required(module)
+        if (kind := argument.type.annotation_str) in NUMBER_DTYPES
+    }
+
+
+def _required(module: Any) -> list[Any]:
+    """The arguments of forward without a default."""
+    schema = getattr(getattr(module, "forward", None), "schema", None)
+    arguments = schema.arguments[1:] if schema else ()
+    return [argument for argument in arguments if not argument.has_default_value()]
 
 
 def _of_exported(program: ExportedModule, lowered: LoweredGraph) -> Guessed:

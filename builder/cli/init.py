@@ -16,7 +16,7 @@ from builder.cli.command import command
 from builder.cli.repo import common_exit_code
 from builder.cli.terminal import Terminal, command_line
 from builder.errors import EnvironmentProblem, TrtBuildError, UsageError
-from builder.printable import counted
+from builder.printable import counted, printable
 
 if TYPE_CHECKING:
     from builder.cli.guess import Guess, Guessed, StatedRange
@@ -103,7 +103,7 @@ def _folder(
     models = _models(folder, force)
     requests: list[Request] = [(model, None, libraries, plugins) for model in models]
     with terminal.progress() as progress:
-        progress(str(folder), f"read {len(models)} files")
+        progress(str(folder), f"read {counted(len(models), 'file')}")
         guesses = _guessed(requests, isolate)
     written, failed = _write_all(models, guesses, libraries)
     manifests = [_data(out, guessed) for out, guessed in written]
@@ -207,7 +207,7 @@ def max_lengths(guessed: dict[str, int]) -> str:
 def dropped(arguments: dict[str, str]) -> str:
     """The arguments of forward that are not inputs, as comments."""
     return "".join(
-        f"# no input: {name}: {reason}\n" for name, reason in arguments.items()
+        f"# not an input: {name}: {reason}\n" for name, reason in arguments.items()
     )
 
 
@@ -221,7 +221,8 @@ def manifest(
 ) -> str:
     """The manifest's text; `dims` are the ranges that the file states, with a comment on each."""
     part = f"module: {module}\n" if module else ""
-    lines = [HEAD.format(name=name) + part + "inputs:"]
+    shown = printable(name).replace("\n", "\\n")  # a comment is one line
+    lines = [HEAD.format(name=shown) + part + "inputs:"]
     for guess in inputs:
         shape = ", ".join(map(str, guess.shape))
         lines.append(f"  - name: {_yaml_name(guess.name)}")
@@ -305,7 +306,7 @@ def _show_folder(
         inputs = counted(len(guessed.inputs), "input")
         left_out = ""
         if guessed.dropped:
-            left_out = f"; no inputs: {', '.join(guessed.dropped)}"
+            left_out = f"; not inputs: {', '.join(guessed.dropped)}"
         terminal.line(
             f"{out}: {inputs}, {counted(unsure, 'line')} to look at{left_out}"
         )

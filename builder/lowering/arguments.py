@@ -191,18 +191,16 @@ def field_names(tuple_type: Type) -> list[str] | None:
 
 
 def _not_a_tensor(name: str, kind: Type) -> LoweringError:
-    elements = {
-        "ListType": f"name its elements in the manifest ({name}_0, {name}_1, ...)",
-        "DictType": f"name its elements in the manifest ({name}.KEY for each key)",
-    }
-    alternatives = (
-        f"fix its value in the manifest (constants: {{{name}: ...}}), make a number a tensor"
-        " input of shape [], or script a wrapper whose forward takes tensors"
-    )
-    fix = elements.get(kind.kind())
+    form, text = kind.kind(), kind.annotation_str
+    fix = f"fix its value in the manifest (constants: {{{name}: ...}})"
+    if form in NUMBERS:
+        fix = f"list it in the manifest as an input of shape [], or {fix}"
+    elif form == "DictType" and "Tensor" in text:
+        fix = f"name its elements in the manifest ({name}.KEY for each key)"
+    elif form == "ListType" and "Tensor" in text:
+        fix = f"name its elements in the manifest ({name}_0, {name}_1, ...)"
     return LoweringError(
-        f"argument {name!r} of forward is a {kind.annotation_str}, and an endpoint takes"
-        " tensors only",
-        where=f"forward({name}: {kind.annotation_str})",
-        fix=f"{fix}, or {alternatives}" if fix else alternatives,
+        f"argument {name!r} of forward has the type {text}, and an endpoint takes tensors only",
+        where=f"forward({name}: {text})",
+        fix=f"{fix}, or script a wrapper whose forward takes tensors",
     )

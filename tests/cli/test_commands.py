@@ -147,17 +147,17 @@ def test_init_writes_every_missing_manifest_of_a_folder(small: Path, run: Run) -
     save(TakesNames(), small / "wants.pt", None)
     result = run("init", small)
     assert result.exit_code == 1
-    assert "wants.pt: argument 'xs' of forward is a List[str]" in result.stderr
+    assert "wants.pt: argument 'xs' of forward has the type List[str]" in result.stderr
     assert "1 of 2 missing manifests written" in result.stdout
     assert (small / "small.yaml").read_text() == MANIFEST, "what was there stays"
     text = (small / "masks.yaml").read_text()
     marked = [line for line in text.splitlines() if "  # ?" in line]
     assert (
-        f"masks.yaml: 2 inputs, {len(marked)} lines to look at; no inputs: "
+        f"masks.yaml: 2 inputs, {len(marked)} lines to look at; not inputs: "
         in result.stdout
     )
     assert any("batch: {min" in line for line in marked), "ranges are guesses, too"
-    assert "# no input: scale: its default 2.0 is used" in text
+    assert "# not an input: scale: its default 2.0 is used" in text
     specs = {spec.name: spec for spec in load(small / "masks.pt")}
     assert specs["masks"].inputs[0].dtype == "int64"
     data = json.loads(run("init", small, "--force", "--json").stdout)
@@ -278,7 +278,7 @@ def test_list_argument_of_forward_is_refused(
     options = {"repo": ["--out", tmp_path / "out"]}.get(command, [])
     result = run(command, file, *options)
     assert result.exit_code == 1
-    assert "argument 'xs' of forward is a List[Tensor]" in result.output
+    assert "argument 'xs' of forward has the type List[Tensor]" in result.output
     assert not (tmp_path / "out").exists()
 
 
@@ -419,6 +419,31 @@ def test_init_reads_shapes_from_the_layers_that_read_inputs(
     ]
     lines = (tmp_path / "net.yaml").read_text().splitlines()
     assert sum("# ? as aten::" in line for line in lines) == 2
+
+
+def test_init_makes_inputs_of_required_numbers(tmp_path: Path, run: Run) -> None:
+    """A file name with a line break stays in the manifest's comment."""
+
+    class Scaled(torch.nn.Module):
+        def forward(
+            self, x: torch.Tensor, power: int, scale: float, flip: bool, more: int = 0
+        ) -> torch.Tensor:
+            y = x**power * scale + more
+            return -y if flip else y
+
+    file = save(Scaled(), tmp_path / "net.pt", None)
+    assert run("init", file).exit_code == 0
+    (spec,) = load(file)
+    assert [(i.name, i.dtype, i.shape) for i in spec.inputs[1:]] == [
+        ("power", "int64", ()),
+        ("scale", "float32", ()),
+        ("flip", "bool", ()),
+    ]
+    assert run("check", file, "--no-build").exit_code == 0
+    broken = file.rename(tmp_path / "net\nx: 1.pt")
+    assert run("init", broken).exit_code == 0
+    comment, *_ = broken.with_suffix(".yaml").read_text().splitlines()
+    assert comment.startswith("# net\\nx: 1.pt: names")
 
 
 NORMALIZED = {

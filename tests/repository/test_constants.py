@@ -65,7 +65,7 @@ def test_every_kind_of_constant_is_bound() -> None:
 
 def test_missing_argument_value_is_an_error_with_a_fix() -> None:
     with pytest.raises(
-        LoweringError, match="'threshold' of forward is a float"
+        LoweringError, match="'threshold' of forward has the type float"
     ) as refused:
         lower(torch.jit.script(Settings()), specs=[X])
     assert "constants: {threshold: ...}" in str(refused.value)
