@@ -594,6 +594,7 @@ class _Recorder:
             raise UsageError(
                 f"the manifest names {len(names)} outputs, the module returns {len(outputs)}",
                 where=manifest_location(self.spec, "outputs"),
+                fix="write one name for each output, or remove `outputs` for default names",
             )
         results = dict(zip(names, outputs, strict=True))
         present = {

@@ -278,12 +278,13 @@ def lower_as_written(loaded: Loaded, reason: TrtBuildError) -> Lowered:
 
 
 def _check_inputs(spec: ModelSpec, graph: LoweredGraph) -> None:
-    """Raise UsageError if the manifest has another number of inputs than forward, or forward's
-    names in another order: inputs are passed by position.
+    """Raise UsageError if the manifest has another number of inputs than forward, or one of
+    forward's names at another position: inputs are passed by position.
     """
     names = [tensor.name for tensor in spec.inputs]
     known = list(graph.inputs)
-    reordered = names != known and sorted(map(str, names)) == sorted(known)
+    pairs = [*zip(names, known, strict=False)]
+    reordered = any(name in known and name != other for name, other in pairs)
     if len(names) == len(known) and not reordered:
         return
     specified = ", ".join(name or "unnamed" for name in names)

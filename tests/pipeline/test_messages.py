@@ -281,7 +281,7 @@ class Difference(nn.Module):
         return x - y
 
 
-@pytest.mark.parametrize("names", [("y", "x"), ("x",), ("x", "y", "z")])
+@pytest.mark.parametrize("names", [("y", "x"), ("left", "x"), ("x",), ("x", "y", "z")])
 def test_inputs_unlike_those_of_forward_are_refused(
     tmp_path: Path, names: tuple[str, ...]
 ) -> None:
@@ -302,14 +302,16 @@ def test_inputs_unlike_those_of_forward_are_refused(
 
 
 def test_inputs_may_have_names_of_their_own(tmp_path: Path) -> None:
-    manifest = X.replace("}]", "}, {name: x, dtype: float32, shape: [batch, 4]}]", 1)
+    manifest = X.replace(
+        "}]", "}, {name: right, dtype: float32, shape: [batch, 4]}]", 1
+    )
     file = saved(
         tmp_path,
         torch.jit.script(Difference()),
         manifest.replace("{name: x", "{name: left", 1),
     )
     model = checked(file, tmp_path / "out")
-    assert [one.name for one in model.artifact.inputs] == ["left", "x"]
+    assert [one.name for one in model.artifact.inputs] == ["left", "right"]
 
 
 class FromColumns(nn.Module):
