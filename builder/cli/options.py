@@ -402,12 +402,9 @@ def _outlives(store: str | None, suffix: str) -> None:
 
 
 def note_unread(terminal: Terminal, models: Path) -> None:
-    """Name the files in the folder `models` that trt-build does not read."""
-    for name in manifest.unread(models):
-        terminal.note(
-            f"{name}: not read: trt-build reads .pt and .pt2 files; write one with torch.jit.trace,"
-            " torch.jit.script or torch.export"
-        )
+    """Name the model files in the folder `models` that trt-build does not read, with the reason."""
+    for name, reason in manifest.unread(models).items():
+        terminal.note(f"{name}: not read: {reason}")
 
 
 def without_source(terminal: Terminal, models: Path, out: Path) -> list[str]:

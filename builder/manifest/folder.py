@@ -87,13 +87,21 @@ def _refuse_encoding(path: Path) -> None:
         )
 
 
-def unread(path: Path) -> list[str]:
-    """The names of files in the folder `path` that contain a model in another format."""
+def unread(path: Path) -> dict[str, str]:
+    """The names of model files in the folder `path` that are not read, with the reason."""
     if not path.is_dir():
-        return []
-    return sorted(
-        child.name for child in path.iterdir() if child.suffix in UNREAD_SUFFIXES
-    )
+        return {}
+    reasons = {}
+    for child in sorted(path.iterdir()):
+        suffix = child.suffix.lower()
+        if suffix in UNREAD_SUFFIXES:
+            reasons[child.name] = (
+                "trt-build reads .pt and .pt2 files; write one with torch.jit.trace,"
+                " torch.jit.script or torch.export"
+            )
+        elif suffix in MODEL_SUFFIXES and suffix != child.suffix:
+            reasons[child.name] = f"rename its suffix to {suffix}"
+    return reasons
 
 
 def mistakes(models: list[ModelFiles]) -> Iterator[Mistake]:

@@ -120,11 +120,13 @@ def test_model_without_manifest_fails_without_stopping_others(
 ) -> None:
     save(Small(), small / "bare.pt", None)
     (small / "net.onnx").touch()
+    (small / "UPPER.PT").touch()
     out = ["--out", tmp_path / "out"] if command == "repo" else []
     result = run(command, small, *out)
     assert result.exit_code == 2
     assert "bare.pt:1: the model has no manifest" in result.output
     assert "net.onnx: not read: trt-build reads .pt and .pt2 files" in result.stderr
+    assert "UPPER.PT: not read: rename its suffix to .pt" in result.stderr
     assert "1 of 2 models" in result.stdout
 
 
