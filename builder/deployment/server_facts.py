@@ -88,7 +88,8 @@ def of_image(image: str, shm_bytes: int = COMPOSE_SHM_BYTES) -> ServerFacts:
     if release is None:
         raise UsageError(
             f"{image!r} is not a known release of NVIDIA's Triton container",
-            fix=f"use a tag such as {releases.releases()[0].tag}, or an image with it",
+            fix=f"use a tag such as {releases.releases()[0].tag}, or the name of an image with"
+            " that tag",
         )
     devices = gpu.devices()  # no GPU here: the image may be for another host
     return ServerFacts(

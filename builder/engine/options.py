@@ -101,7 +101,7 @@ LACKS = {
         "timing_cache": "leave it out: RTX compiles without measuring",
         "error_on_timing_cache_miss": "leave it out: RTX compiles without measuring",
         "tactic_sources": "leave it out: RTX has kernels of its own only",
-        "hardware_compatible": "name the GPUs with --target: one RTX plan is for several",
+        "hardware_compatible": "name the GPUs with --target: one RTX plan supports several",
         "version_compatible": (
             "leave it out, and build again for a later version: its package has no lean runtime"
         ),

@@ -67,7 +67,8 @@ def _refuse_published_model(out: Path, root: Path) -> None:
     for folder in (root, *root.parents):
         if os.path.isfile(folder / CONFIG):
             raise UsageError(
-                f"{out} is in the published model {folder.name}, so it cannot be the repository",
+                f"{out} cannot be the repository, because it is in the model {folder},"
+                f" which has a {CONFIG}",
                 fix=f"use the model's repository {folder.parent}, or another folder",
             )
 

@@ -272,7 +272,7 @@ def _must_fit(left: Variant, right: Variant) -> None:
 
 _NO_RUNTIME = "build it with --serve-as tensorrt_plan: the Python runtime has one plan"
 _ONE_RTX_PLAN = (
-    "build it once with a --target for each GPU: one RTX plan is for several"
+    "build it once with --target for each GPU: one RTX plan supports several"
 )
 
 

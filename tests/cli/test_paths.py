@@ -105,7 +105,7 @@ def test_folder_of_a_published_model_is_refused_as_repository(
     for folder in (model, model / "1"):
         result = run("repo", small, "--out", folder)
         assert result.exit_code == 2, result.output
-        assert "is in the published model net" in result.stderr
+        assert "because it is in the model" in result.stderr
     assert [path.name for path in model.iterdir()] == ["config.pbtxt"]
 
 

@@ -231,7 +231,7 @@ def test_plans_of_the_python_runtime_are_not_merged(
 def test_merge_of_rtx_plans_is_refused(tmp_path: Path) -> None:
     for name in "ab":
         publish(scorer(plan=b"plan", facts=RTX), tmp_path / name / "repository")
-    with pytest.raises(PublishError, match="a --target for each GPU"):
+    with pytest.raises(PublishError, match="with --target for each GPU"):
         merge(
             [tmp_path / "a" / "repository", tmp_path / "b" / "repository"],
             tmp_path / "out",
