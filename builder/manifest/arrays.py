@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 MOST_BYTES = 1 << 30
 MOST_TIMES = 20
 """Maximum factor of unpacking: an .npz may unpack to MOST_BYTES, or to MOST_TIMES its own size."""
+WRITE_NPZ = "write it with numpy.savez(path, image=array)"
+"""The fix for a file that is not an .npz of plain arrays."""
 UNNAMED = ""
 """The name of the only array of an .npy."""
 _KEY = re.compile(r"(?:(?P<set>\d+)/)?(?:input:)?(?P<name>.+)")
@@ -55,7 +57,9 @@ def read_sets(path: Path) -> dict[int, dict[str, NDArray[Any]]]:
                 arrays[match["name"]] = array
     except ValueError as error:
         raise UsageError(
-            f"not an .npz of plain arrays: {error}", where=str(path)
+            f"the file cannot be read as an .npz of plain arrays: {error}",
+            where=str(path),
+            fix=WRITE_NPZ,
         ) from error
     return sets
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from builder.dtypes import ENDPOINT_DTYPES
 from builder.errors import UsageError
-from builder.manifest.arrays import UNNAMED, read_arrays
+from builder.manifest.arrays import UNNAMED, WRITE_NPZ, read_arrays
 from builder.manifest.spec import Profile, Range, TensorSpec
 from builder.manifest.suggest import did_you_mean
 
@@ -88,10 +88,8 @@ def specs_from_sample(path: Path) -> tuple[TensorSpec, ...]:
         if UNNAMED in arrays:
             raise ValueError("it holds a single array without a name")
     except ValueError as error:
-        message = f"{path} is not an .npz of plain arrays: {error}"
-        raise UsageError(
-            message, fix="write it with numpy.savez(path, image=array)"
-        ) from error
+        message = f"{path} cannot be read as an .npz of plain arrays: {error}"
+        raise UsageError(message, fix=WRITE_NPZ) from error
     return tuple(
         TensorSpec(
             str(array.dtype),

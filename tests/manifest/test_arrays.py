@@ -76,6 +76,17 @@ def test_single_npy_file_is_checked(tmp_path: Path) -> None:
         arrays.check_array_file(tmp_path / "short.npy")
 
 
+@pytest.mark.parametrize("read", [specs_from_sample, read_sets])
+def test_missing_file_is_named_with_the_fix(
+    read: Callable[[Path], object], tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        read(tmp_path / "none.npz")
+    assert f"{tmp_path}/none.npz" in str(refused.value)
+    assert "No such file or directory" in str(refused.value)
+    assert "numpy.savez" in str(refused.value)
+
+
 def test_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.npz")
     for read in (read_sets, specs_from_sample, goldens.load_one):
