@@ -68,7 +68,7 @@ def shared_first_axis(tensors: Iterable[TensorSpec]) -> str | None:
 class Tolerance:
     """How much an output may differ from its golden.
 
-    It passes if |answer - golden| <= atol + rtol * |golden| for every element. In addition, the
+    It passes if |output - golden| <= atol + rtol * |golden| for every element. In addition, the
     error's root mean square must be at most `noise` times the golden's. None: the default for dtype
     and precision.
 

@@ -42,7 +42,7 @@ class OutputComparison:
     """One output. Errors are the largest over all elements, each with the index of its element;
     None if nothing could be compared.
 
-    `relative` is |answer - golden| / |golden| where the golden is not zero. `cosine` is the cosine
+    `relative` is |output - golden| / |golden| where the golden is not zero. `cosine` is the cosine
     similarity of the two as vectors. `noise` is the root mean square of the error, relative to the
     golden's. `share` is the largest |error| / (atol + rtol * |golden|), or the share of the limit
     of the noise if that is larger: above 1 the output fails. It is infinite if an element must be

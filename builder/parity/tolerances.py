@@ -1,6 +1,6 @@
 """Default tolerances: one row for each precision, one for each output dtype.
 
-An element passes if |answer - golden| <= atol + rtol * |golden|. The default atol is relative to
+An element passes if |output - golden| <= atol + rtol * |golden|. The default atol is relative to
 the golden's root mean square, because the rounding error of a sum is proportional to its terms, not
 to its result. An absolute number would be too loose for a softmax over a thousand classes and too
 strict for logits around 50. An atol in a manifest is absolute, as written.

@@ -27,8 +27,8 @@ Answers are compared with those of the example, at its inputs and at its second 
 {rows}
 """
 MEANINGS = {
-    "converted": "the whole program is a TensorRT network with equal answers",
-    "torch": "lowered with equal answers; torch runs what TensorRT does not",
+    "converted": "the whole program is a TensorRT network with equal outputs",
+    "torch": "lowered with equal outputs; torch runs what TensorRT does not",
     "refused": "an error of trt-build with a remedy",
     "not exported": "`torch.export.export` or `save` refuses the example",
 }
