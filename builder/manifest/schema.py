@@ -133,7 +133,7 @@ def _unknown_keys(error: Any, route: Route) -> Iterator[Finding]:
             fix = (
                 _belongs(key, route, error.schema["properties"])
                 or near
-                or f"one of {', '.join(known)}"
+                or f"use one of {', '.join(known)}"
             )
             yield Finding(
                 (*route, key), f"unknown key {label((*route, key))!r}", fix, key=True

@@ -30,5 +30,5 @@ def did_you_mean(
     if match is not None:
         return f"did you mean {match!r}?"
     if known and otherwise_list:
-        return f"one of {', '.join(known)}"
+        return f"use one of {', '.join(known)}"
     return None

@@ -74,7 +74,7 @@ def test_io_and_noise_tolerance(tmp_path: Path) -> None:
             "needs the method percentile",
         ),
         ("calibration: {data: [goldens], methd: max}", 7, "did you mean 'method'"),
-        ("io: fp32", 7, "one of module, fp16"),
+        ("io: fp32", 7, "use one of module, fp16"),
         ("tolerance: {noise: -1}", 7, "must be at least 0"),
         ("skip: [a]", 7, "move it to 'calibration'"),
     ],
