@@ -633,7 +633,14 @@ class _Recorder:
         return tensor
 
     def _at_endpoint(self, name: str, output: torch.Tensor) -> torch.Tensor:
-        """An output in the endpoint's dtype."""
+        """An output in the endpoint's dtype. Raises ModelFileError for complex numbers."""
+        if output.is_complex():
+            dtype = str(output.dtype).removeprefix("torch.")
+            raise ModelFileError(
+                f"output {name!r} is {dtype}, and Triton has no complex numbers",
+                where=str(self.spec.path),
+                fix="return torch.view_as_real of it",
+            )
         is_state = any(state.output == name for state in self.spec.state)
         if self.spec.io != "fp16" or is_state:
             return output

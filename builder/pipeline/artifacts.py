@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from builder import lowering, triton
 from builder.dtypes import name_of
 from builder.errors import PublishError
@@ -223,11 +221,6 @@ def endpoint(
     recorded = _recorded([name], goldens) or _recorded(same_type, goldens)
     ranks = {array.ndim for array in recorded}
     known = triton.dtypes.by_numpy(recorded[0].dtype)
-    if np.iscomplexobj(recorded[0]):
-        raise PublishError(
-            f"output {name!r} is {recorded[0].dtype}, and Triton has no complex numbers",
-            fix="return torch.view_as_real of it",
-        )
     if len(ranks) != 1 or known is None:
         where = rank_source() if len(ranks) > 1 else None
         raise _without_fixed_type(name, recorded, len(same_type) > 1, where)

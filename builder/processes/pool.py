@@ -71,8 +71,10 @@ class TimedOut(EngineError):
     """A task was ended because one of its stages took too long."""
 
     def __init__(self, stage: str, seconds: float) -> None:
+        name = stage.rpartition(": ")[2]  # results begin with the name of the model
+        what = f"the stage {name!r}" if name else "the model"
         super().__init__(
-            f"{stage or 'the model'} took more than {seconds:g} s and was ended",
+            f"{what} took more than {seconds:g} s and was ended",
             fix="raise limits.stage_seconds in the manifest if the model needs that long",
         )
         self.stage = stage

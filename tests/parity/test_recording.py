@@ -459,7 +459,7 @@ def test_invalid_user_inputs_are_usage_errors(
 
 def test_file_that_is_not_npz_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "own.npz").write_text("not an archive")
-    with pytest.raises(UsageError, match=r"not an \.npz"):
+    with pytest.raises(UsageError, match=r"cannot be read as an \.npz"):
         record(Affine(), spec(X, goldens=tmp_path / "own.npz"))
 
 

@@ -221,6 +221,7 @@ class Spectrum(nn.Module):
         (Spectrum, "complex64, and Triton has no complex numbers"),
     ],
 )
+@pytest.mark.filterwarnings("error:Casting complex values")
 def test_unsupported_outputs_are_reported_by_name(
     tmp_path: Path, module: type[nn.Module], text: str
 ) -> None:

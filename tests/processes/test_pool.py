@@ -318,6 +318,6 @@ def test_stage_timeout_ends_only_its_task() -> None:
     ended, done, other = processes.run([slow, several, task("square", 3)], jobs=2)
     assert isinstance(ended, processes.TimedOut)
     assert done == "done"
-    assert ended.message == "net: second took more than 1.5 s and was ended"
+    assert ended.message == "the stage 'second' took more than 1.5 s and was ended"
     assert "limits.stage_seconds" in str(ended.fix)
     assert other == 9
