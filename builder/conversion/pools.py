@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import sympy
 
 from builder.conversion.context import ConversionContext
-from builder.conversion.dynamic import Size
+from builder.conversion.dynamic import Size, bounds
 from builder.conversion.spatial import filled, note_spatial, windows, with_unit
 from builder.conversion.values import PerAxis
 from builder.engine import ITensor, trt
@@ -82,6 +82,21 @@ def may_drop(pool: Pool) -> list[int]:
         for axis, length in enumerate(pool.window)
         if pool.ceil and pool.padding[axis] + pool.stride[axis] > pool.reach(axis)
     ]
+
+
+def is_global(ctx: ConversionContext, x: ITensor, pool: Pool) -> bool:
+    """Whether rounding up leaves one window, which covers all spatial axes at every size. TensorRT
+    refuses large windows, and networks use them for images of any size.
+    """
+    if not pool.ceil or any(pool.padding) or any(step != 1 for step in pool.dilation):
+        return False
+    spans = [
+        bounds(ctx.expr(x, axis + 2), ctx.ranges()) for axis in range(len(pool.window))
+    ]
+    return all(
+        span is not None and span[1] <= window
+        for span, window in zip(spans, pool.window, strict=True)
+    )
 
 
 def pooled(

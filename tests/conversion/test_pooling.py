@@ -169,6 +169,32 @@ def test_dynamic_batch_and_three_dynamic_axes() -> None:
     )
 
 
+@pytest.mark.parametrize("pool", [F.avg_pool2d, F.max_pool2d])
+def test_window_larger_than_the_input_covers_it(pool: Any) -> None:
+    """EfficientNet of transformers has such windows. TensorRT refuses 400 by 400."""
+    x = torch.randn(2, 3, 5, 5)
+    check(lambda x: pool(x, 400, ceil_mode=True), x)
+    check(
+        lambda x: pool(x, (400, 300), ceil_mode=True),
+        x,
+        dynamic=NHW,
+        spans=SPANS,
+        more=others(),
+        rtol=1e-5,
+    )
+    # the window covers one axis, or only the smaller sizes
+    for window in ((20, 3), (6, 20), 19):
+        check(
+            lambda x, window=window: pool(x, window, ceil_mode=True),  # type: ignore[misc]
+            x,
+            dynamic=NHW,
+            spans=SPANS,
+            more=others(),
+            rtol=1e-5,
+            compile=False,
+        )
+
+
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int64])
 def test_maxima_of_integers_are_of_their_dtype(dtype: torch.dtype) -> None:
     x = torch.randint(0, 100, (2, 3, 6, 5)).to(dtype)

@@ -14,13 +14,26 @@ import torch
 from builder.conversion import dtypes
 from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import Size
-from builder.conversion.layers import NAN_UNDEFINED, choose, combine, copy_facts, less
-from builder.conversion.pools import Pool, may_drop, output_length, pooled
+from builder.conversion.layers import (
+    NAN_UNDEFINED,
+    choose,
+    combine,
+    copy_facts,
+    less,
+    reduce,
+)
+from builder.conversion.pools import Pool, is_global, may_drop, output_length, pooled
 from builder.conversion.registry import converter, for_each
 from builder.conversion.spatial import as_image, iota
 from builder.conversion.values import PerAxis
 from builder.engine import ITensor
 from builder.graph_types import Node
+
+
+def _global(ctx: ConversionContext, x: ITensor, operation: str) -> ITensor:
+    """The reduction of all spatial axes, as the only window of each."""
+    return reduce(ctx, operation, x, range(2, ctx.rank(x)), keepdim=True)
+
 
 # Averages
 
@@ -96,6 +109,8 @@ def _average(
     count_include_pad: bool,
 ) -> Any:
     """The mean over each window, or over its part inside the input."""
+    if is_global(ctx, image, pool):
+        return _global(ctx, image, "AVG")
     padded = any(pool.padding) or ceil_mode
     if padded and not count_include_pad:
         if may_drop(pool):
@@ -140,6 +155,8 @@ def _register_maximum(axes: int) -> None:
 
 
 def _maximum(ctx: ConversionContext, x: ITensor, pool: Pool) -> Any:
+    if is_global(ctx, x, pool):
+        return _global(ctx, x, "MAX")
     if ctx.dtype(x).is_floating_point and all(step == 1 for step in pool.dilation):
         return pooled(ctx, x, "MAX", pool)
     return _tapped(ctx, x, pool, indices=False)[0]
