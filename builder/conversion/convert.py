@@ -269,7 +269,16 @@ def unreadable(spec: TensorSpec) -> str | None:
         return "TensorRT has no float64"
     if len(spec.shape) > MOST_AXES:
         return f"TensorRT has no tensor of more than {MOST_AXES} axes"
+    try:
+        _input_dtype(spec)
+    except Unconvertible as missing:
+        return missing.reason
     return None
+
+
+def _input_dtype(spec: TensorSpec) -> Any:
+    """TensorRT's DataType of an input. Raises Unconvertible if the flavor does not have it."""
+    return dtypes.to_trt(dtypes.endpoint(getattr(torch, spec.dtype), "INPUT"))
 
 
 def add_input(ctx: ConversionContext, spec: TensorSpec) -> ITensor:
@@ -277,20 +286,13 @@ def add_input(ctx: ConversionContext, spec: TensorSpec) -> ITensor:
     dtype = getattr(torch, spec.dtype)
     if reason := unreadable(spec):
         fix = "declare float32, and cast in the model if it needs more"
-        if dtype != torch.float64:
+        if len(spec.shape) > MOST_AXES:
             fix = "join axes, and divide them in the model"
         raise UsageError(f"input {spec.name}: {reason}", fix=fix)
     shape = [
         axis if isinstance(axis, int) else _fixed(ctx, axis) for axis in spec.shape
     ]
-    try:
-        tensor = ctx.net.add_input(
-            cast(str, spec.name), dtypes.to_trt(dtypes.endpoint(dtype, "INPUT")), shape
-        )
-    except Unconvertible as missing:
-        raise UsageError(
-            f"input {spec.name}: {missing.reason}", fix="declare float32 or float16"
-        ) from missing
+    tensor = ctx.net.add_input(cast(str, spec.name), _input_dtype(spec), shape)
     if tensor is None:
         raise EngineError(
             f"TensorRT refused the input {spec.name}: {'; '.join(ctx.messages[-3:])}"

@@ -41,7 +41,7 @@ from builder.partition.view import Step
 BY_MODULE = "the manifest keeps its module in torch (fallback: modules)"
 READS_OTHERS = (
     "it reads a result of an operator in torch that is not a tensor, or has a"
-    " data-dependent shape"
+    " data-dependent shape or a dtype that TensorRT lacks"
 )
 
 

@@ -422,7 +422,7 @@ def _followers(parts: Partition, followers: int) -> Iterator[str]:
             some, they = "1 more operator stays", "it reads"
         yield (
             f"{some} in torch: {they} results of operators in torch that are not tensors or "
-            "have data-dependent shapes"
+            "have data-dependent shapes or dtypes that TensorRT lacks"
         )
     if followers and parts.open:
         sources = ", ".join(

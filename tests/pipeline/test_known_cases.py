@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
+from torch import nn
 
 import builder
 from builder import manifest, pipeline
@@ -19,6 +20,7 @@ from builder.pipeline import Order
 from builder.pipeline.execution import Runner
 from builder.pipeline.stages import Checked
 from builder.repository import build_repository
+from tests.conversion import old
 from tests.pipeline import known_cases, models
 from tests.pipeline.known_cases import CASES, Case
 
@@ -131,3 +133,22 @@ def test_output_with_an_input_name_is_renamed(tmp_path: Path) -> None:
         NamedAsItsInput(), [TensorSpec("float32", (2, 4), name="x")]
     )
     assert compiled(torch.ones(2, 4)).keys() == {"x", "x_out"}
+
+
+class Bfloat16(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x.to(torch.bfloat16) * 2
+        return y, x.float().cumsum(1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_bfloat16_stays_in_torch_on_tensorrt_8_6(tmp_path: Path, dtype: str) -> None:
+    case = Case(Bfloat16, inputs=(("x", dtype, "batch, n"),))
+    x = torch.randn(2, 4).to(getattr(torch, dtype))
+    with old.playing():
+        model = checked(case.save(tmp_path / "models"), tmp_path / "out")
+    assert any("has no bfloat16" in text for text in model.warnings)
+    for got, expected in zip(
+        outputs_of(model.artifact, [x]), Bfloat16()(x), strict=True
+    ):
+        torch.testing.assert_close(got, expected)
