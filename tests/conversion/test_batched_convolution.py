@@ -126,8 +126,6 @@ class Modulated(nn.Module):
     normalizes its outputs. `up` doubles the size with a transposed convolution and a blur.
     """
 
-    blur: Tensor
-
     def __init__(self, inputs: int, outputs: int, length: int, up: bool, demod: bool):
         super().__init__()
         self.inputs, self.outputs, self.length = inputs, outputs, length
@@ -137,7 +135,7 @@ class Modulated(nn.Module):
         self.style = nn.Linear(8, inputs)
         taps = torch.tensor([1.0, 3.0, 3.0, 1.0])
         blur = taps[None] * taps[:, None]
-        self.register_buffer("blur", 4 * blur[None, None] / blur.sum())
+        self.blur = nn.Parameter(4 * blur[None, None] / blur.sum())
 
     def forward(self, x: Tensor, style: Tensor) -> Tensor:
         batch, _, height, width = x.shape

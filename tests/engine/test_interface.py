@@ -29,10 +29,7 @@ NEW = ("11.0.0.114", "11.4.0.106")
 SINCE_TEN = """
     GELU_ERF GELU_TANH INT64 BF16 INT4 STRONGLY_TYPED STRIP_PLAN ERROR_ON_TIMING_CACHE_MISS
 """.split()
-SINCE_LATER = (
-    "ISNAN E8M0 CUMULATIVE SQUEEZE UNSQUEEZE ROTARY_EMBEDDING KV_CACHE_UPDATE ATTENTION_INPUT"
-    " ATTENTION_OUTPUT".split()
-)
+SINCE_LATER = "ISNAN E8M0 CUMULATIVE SQUEEZE UNSQUEEZE".split()
 ABSENT = {
     # checked with hasattr, or used only if the capabilities have it
     "trt.IProgressMonitor": OLD,
@@ -73,16 +70,8 @@ ABSENT = {
     # create
     **dict.fromkeys((f"{ANY}.{name}" for name in SINCE_TEN), OLD),
     **dict.fromkeys((f"{ANY}.{name}" for name in SINCE_LATER), TEN),
-    **dict.fromkeys(
-        (f"{ANY}.{name}" for name in ("UPPER_LEFT", "LOWER_RIGHT", "PADDED_BHND")),
-        (*TEN, "10.16.1.11"),
-    ),
-    # the reference reads them from layers that only later versions create
-    "ILayer+.attention": TEN,
+    # the reference reads it from layers that only later versions create
     "ILayer+.exclusive": TEN,
-    "ILayer+.interleaved": TEN,
-    "ILayer+.rotary_embedding_dim": TEN,
-    "ILayer+.update_form": (*TEN, "10.16.1.11"),
 }
 """Names that trt-build uses although these versions do not have them."""
 
@@ -239,8 +228,6 @@ NOT_OF_TENSORRT = {
     "tactic_sources",  # of BuildOptions
     "load_library",  # torch.ops
     "is_constant",  # of a ConversionContext
-    "causal_kind",
-    "norm_op",  # of the reference's nodes, whose settings are read by name
 }
 """Names of two words that TensorRT has too."""
 

@@ -72,7 +72,7 @@ def _record(path: Path) -> dict[str, Any]:
     for plan in record.get("plans", {}).values():
         plan.pop("found")
         plan.pop("because")
-    for key in ("seal", "seals", "retired"):
+    for key in ("seal", "seals", "retired", "published_at"):
         record.pop(key, None)
     return record
 
