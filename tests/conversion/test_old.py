@@ -338,10 +338,13 @@ def test_sum_of_parallel_products_reads_one_through_a_pooling(
 
 
 class Patches(torch.nn.Module):
-    """Patches with a class token, a block of a vision transformer, and the class token's result."""
+    """Patches with a class token, a block of a vision transformer, and the class token's result.
+    With `late`, a convolution follows the block.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, late: bool) -> None:
         super().__init__()
+        self.late = torch.nn.Conv1d(8, 8, 1) if late else torch.nn.Identity()
         self.patches = torch.nn.Conv2d(3, 8, 2, 2)
         self.token, self.positions = torch.randn(1, 1, 8), torch.randn(1, 5, 8)
         self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(8) for _ in range(3))
@@ -356,7 +359,7 @@ class Patches(torch.nn.Module):
         x = torch.cat([self.token.expand(y.size(0), -1, -1), y], 1) + self.positions
         x = x + self.scale * self.attention(self.norms[0](x))
         x = x + self.down(F.gelu(self.up(self.norms[1](x))))
-        return self.norms[2](x)[:, 0]
+        return self.late(self.norms[2](x).transpose(1, 2))[:, :, 0]
 
     def attention(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
@@ -368,23 +371,28 @@ class Patches(torch.nn.Module):
         return self.out((weights @ v).transpose(1, 2).reshape(batch, length, width))
 
 
-@pytest.mark.parametrize("batch", [1, 3, "n"])
-def test_static_tokens_of_a_convolution_are_rows_of_a_matrix(batch: int | str) -> None:
+@pytest.mark.parametrize(
+    ("batch", "late", "rank"),
+    [(1, False, 2), (3, False, 2), ("n", False, 3), (3, True, 3)],
+)
+def test_static_tokens_of_a_convolution_are_rows_of_a_matrix(
+    batch: int | str, late: bool, rank: int
+) -> None:
     """8.6 then computes a residual sum and its layer_norm in one kernel."""
     torch.manual_seed(0)
     size = batch if isinstance(batch, int) else 2
-    module, image = Patches().eval(), torch.randn(size, 3, 4, 4)
+    module, image = Patches(late).eval(), torch.randn(size, 3, 4, 4)
     dims = {} if isinstance(batch, int) else {"n": (1, 2, 4)}
     spec = builder.TensorSpec("float32", (batch, 3, 4, 4), dims=dims)
     traced = torch.jit.trace(module, image)
     conversion = builder.convert(traced, [spec], precision="fp16")
     (result,) = builder.reference.run(conversion, [image])
     torch.testing.assert_close(result, module(image), rtol=1e-5, atol=1e-5)
-    norms = [x for x in layers(conversion) if x.kind == "NORMALIZATION"]
-    assert [len(x.outputs[0].shape) for x in norms] == [2 if dims == {} else 3] * 3
-    products = [x for x in layers(conversion) if x.kind == "MATRIX_MULTIPLY"]
-    ranks = [len(x.outputs[0].shape) for x in products]
-    assert sorted(ranks) == ([2] * 6 if dims == {} else [3] * 6) + [4] * 2
+    ranks: dict[str, list[int]] = {}
+    for layer in layers(conversion):
+        ranks.setdefault(layer.kind, []).append(len(layer.outputs[0].shape))
+    assert ranks["NORMALIZATION"] == [rank] * 3
+    assert sorted(ranks["MATRIX_MULTIPLY"]) == [rank] * 6 + [4] * 2
 
 
 def test_new_axis_before_an_empty_one() -> None:
