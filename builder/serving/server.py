@@ -123,12 +123,20 @@ class Server:
         return self._is_healthy("live")
 
     def _is_healthy(self, state: str) -> bool:
-        """Whether this health endpoint and the metrics endpoint respond."""
+        """Whether this health endpoint and the metrics endpoint respond, and the server is this
+        one. Another server responds if both were started with the same port at the same time.
+        """
         addresses = (
             f"{self.http_url}/v2/health/{state}",
             f"{self.metrics_url}/metrics",
         )
-        return all(map(_responds, addresses))
+        return all(map(_responds, addresses)) and self._has_own_id()
+
+    def _has_own_id(self) -> bool:
+        with contextlib.suppress(OSError, ValueError):
+            metadata = _requested(f"{self.http_url}/v2")
+            return bool(metadata["name"] == self.scratch.name)
+        return False
 
     def served(self) -> frozenset[str]:
         """The names of the models with a version that is ready. Raises ServerError."""
@@ -433,6 +441,7 @@ def _command(
     return [
         str(installation.executable),
         f"--model-repository={_plain_path(repository.resolve(), folder)}",
+        f"--id={folder.name}",
         *(f"{flag}={number}" for flag, number in port.items()),
         *(f"--{service}-address={address}" for service in ("http", "grpc", "metrics")),
         *flags.ALWAYS,

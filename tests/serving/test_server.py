@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import http.client
 import http.server
+import json
 import os
 import re
 import shutil
@@ -121,11 +122,14 @@ def test_repository_name_may_have_special_characters(
     assert (tmp_path / SPECIAL_NAME / "repository" / "scorer" / "config.pbtxt").exists()
 
 
-def test_server_is_ready_only_with_its_metrics(tmp_path: Path) -> None:
+def test_server_is_ready_only_with_its_metrics_and_id(tmp_path: Path) -> None:
+    """Another server answers if it was started with the same port at the same time."""
+
     class HealthyHandler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
+            self.wfile.write(json.dumps({"name": "own"}).encode())
 
     with (
         http.server.ThreadingHTTPServer(("127.0.0.1", 0), HealthyHandler) as answering,
@@ -134,12 +138,12 @@ def test_server_is_ready_only_with_its_metrics(tmp_path: Path) -> None:
         threading.Thread(target=answering.serve_forever, daemon=True).start()
         silent.bind(("127.0.0.1", 0))
         up, down = answering.server_port, silent.getsockname()[1]
-        for metrics, ready in ((down, False), (up, True)):
+        for metrics, name in ((up, "own"), (down, "own"), (up, "other")):
             port = {"--http-port": up, "--grpc-port": up, "--metrics-port": metrics}
-            assert (
-                Server(Mock(), "127.0.0.1", port, tmp_path, tmp_path / "log").ready()
-                is ready
+            server = Server(
+                Mock(), "127.0.0.1", port, tmp_path / name, tmp_path / "log"
             )
+            assert server.ready() is (metrics == up and name == "own")
         answering.shutdown()
 
 
