@@ -97,8 +97,15 @@ def _sign_staged(key: Path, stage: Path, parent: str, name: str) -> None:
 def sign(folder: Path, key: Path) -> None:
     """Write the signature of all files of the model in `folder`.
 
-    Raises UsageError for an unusable key and for links or pipes in the folder, OSError.
+    Raises UsageError for an unusable key, for links or pipes in the folder and if the signature's
+    path is a folder, OSError.
     """
+    if (folder / SIGNATURE).is_dir():
+        raise UsageError(
+            f"{folder.name} cannot be signed: {SIGNATURE} is a folder",
+            where=str(folder / SIGNATURE),
+            fix="remove it",
+        )
     with files.naming(folder / SIGNATURE):
         _sign(folder, key)
 

@@ -169,6 +169,14 @@ def test_signature_of_a_killed_command_is_removed_by_the_next(
     assert clean_up(repository) == () and not left.exists()
 
 
+def test_folder_instead_of_a_signature_is_refused(repository: Path, keys: Path) -> None:
+    path = repository / "scorer" / SIGNATURE
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(UsageError, match="is a folder"):
+        signatures.sign_missing(repository, keys / "own.key")
+
+
 @pytest.mark.parametrize("text", [None, "", "-----BEGIN PUBLIC KEY-----\n"])
 def test_invalid_key_is_usage_error(
     repository: Path, tmp_path: Path, text: str | None
