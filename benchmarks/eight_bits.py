@@ -97,18 +97,13 @@ def rows(name: str, precisions: tuple[str, ...]) -> Iterator[dict[str, Any]]:
             graph = quantize(lowered, batches, precision).lowered
         conversion = convert(graph, specs, precision=precision)
         for kind, x in goldens.items():
+            about = {"network": name, "precision": precision, "goldens": kind}
             with torch.no_grad():
-                pairs = zip(
-                    reference.run(conversion, [x]), flat(module(x)), strict=True
-                )
-                for got, want in pairs:
-                    if want.is_floating_point():
-                        about = {
-                            "network": name,
-                            "precision": precision,
-                            "goldens": kind,
-                        }
-                        yield about | measured(got, want, precision)
+                expected = flat(module(x))
+            pairs = zip(reference.run(conversion, [x]), expected, strict=True)
+            for got, want in pairs:
+                if want.is_floating_point():
+                    yield about | measured(got, want, precision)
 
 
 def measured(got: torch.Tensor, want: torch.Tensor, precision: str) -> dict[str, Any]:

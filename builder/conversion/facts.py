@@ -27,6 +27,11 @@ def is_tensor(value: object) -> TypeGuard[ITensor]:
     return hasattr(value, "is_network_input")
 
 
+def is_any_tensor(value: object) -> TypeGuard[Tensor]:
+    """Whether the value is an ITensor or a static tensor."""
+    return isinstance(value, torch.Tensor) or is_tensor(value)
+
+
 @dataclass
 class TensorFacts:
     """Facts of an ITensor beyond TensorRT's: the symbolic size of each axis; torch's dtype if the

@@ -144,12 +144,16 @@ def cat(ctx: ConversionContext, tensors: TensorList, dim: int) -> ITensor:
     return joined(ctx, [*tensors.front, rows], axis)
 
 
-def element(ctx: ConversionContext, tensors: list[Tensor], index: Size) -> ITensor:
-    """The element of a list of tensors at an index that the network computes."""
+def element(
+    ctx: ConversionContext, index: Size, count: Size, *parts: list[Tensor] | ITensor
+) -> ITensor:
+    """The element of a list at an index that the network may compute. The list has `count` tensors,
+    in `parts` as for `as_rows`.
+    """
     from builder.conversion.converters.select import position, select_index
 
-    rows = as_rows(ctx, tensors)
-    return select_index(ctx, rows, 0, position(ctx, index, len(tensors)))
+    rows = as_rows(ctx, *parts)
+    return select_index(ctx, rows, 0, position(ctx, index, count))
 
 
 def as_rows(ctx: ConversionContext, *parts: list[Tensor] | ITensor) -> ITensor:
@@ -174,13 +178,10 @@ def as_rows(ctx: ConversionContext, *parts: list[Tensor] | ITensor) -> ITensor:
 
 
 def _item(ctx: ConversionContext, tensors: TensorList, index: Size) -> Any:
-    from builder.conversion.converters.select import position, select_index
-
     if isinstance(index, int) and 0 <= index < len(tensors.front):
         return tensors.front[index]
-    rows = as_rows(ctx, tensors.front, tensors.rows)
     count = tensors.count + len(tensors.front)
-    return select_index(ctx, rows, 0, position(ctx, index, count))
+    return element(ctx, index, count, tensors.front, tensors.rows)
 
 
 def _slice(

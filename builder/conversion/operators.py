@@ -11,7 +11,7 @@ from builder.conversion import extension, lists, packing, precision, refusals
 from builder.conversion.arguments import bind
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar
-from builder.conversion.facts import is_tensor
+from builder.conversion.facts import is_any_tensor, is_tensor
 from builder.conversion.registry import (
     CONVERTERS,
     EVALUATORS,
@@ -216,16 +216,14 @@ def _static(value: object) -> bool:
 
 
 def _any_tensor(values: list[Any]) -> bool:
-    return any(is_tensor(value) or isinstance(value, torch.Tensor) for value in values)
+    return any(map(is_any_tensor, values))
 
 
 def _traced_scalars(values: list[Any]) -> bool:
     """Whether every tensor is a 0-d number and at least one is known only at run time: arithmetic
     on traced sizes.
     """
-    tensors = [
-        value for value in values if is_tensor(value) or isinstance(value, torch.Tensor)
-    ]
+    tensors = [value for value in values if is_any_tensor(value)]
     zero_dim = all(
         isinstance(value, torch.Tensor) and value.dim() == 0 for value in tensors
     )

@@ -135,7 +135,7 @@ class Server:
     def _has_own_id(self) -> bool:
         with contextlib.suppress(OSError, ValueError):
             metadata = _requested(f"{self.http_url}/v2")
-            return bool(metadata["name"] == self.scratch.name)
+            return bool(metadata.get("name") == self.scratch.name)
         return False
 
     def served(self) -> frozenset[str]:

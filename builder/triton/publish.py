@@ -100,7 +100,11 @@ def publish_parts(
             if compare is not None:
                 compare(repository / name, stage / name)
             versions.arrange(stage / name, repository / name, policy)
-            staging.sync_tree(stage / name)
+            if policy.keep:
+                staging.sync_tree(stage / name)
+            else:  # only the record has changed
+                staging.sync(stage / name / published.SIDECAR)
+                staging.sync(stage / name)
             move_in(name, list(names.values()), repository, stage)
     return repository / name
 

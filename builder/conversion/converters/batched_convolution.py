@@ -6,13 +6,12 @@ TensorRT's layer takes constant sizes. Here it becomes a matrix product for each
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters.linear import add, matmul
 from builder.conversion.converters.padding import padded
-from builder.conversion.converters.windows import col2im, im2col, window_count
+from builder.conversion.converters.windows import col2im, im2col, reach, window_count
 from builder.conversion.dynamic import Size, same_size
 from builder.conversion.spatial import with_unit
 from builder.engine import ITensor
@@ -32,21 +31,12 @@ def convolve(ctx: ConversionContext, x: ITensor, kernel: Convolution) -> ITensor
             "a convolution with a weight of dynamic sizes needs one or two spatial axes, with"
             " static lengths in the weight"
         )
-    two = replace(
-        kernel,
-        stride=with_unit(kernel.stride, 1),
-        before=with_unit(kernel.before, 0),
-        after=with_unit(kernel.after, 0),
-        dilation=with_unit(kernel.dilation, 1),
-        extra=None if kernel.extra is None else with_unit(kernel.extra, 0),
-    )
-    lengths = with_unit(kernel.lengths, 1)
     if not _fits(ctx, x, kernel):
         raise Unconvertible(
             "the channels of a convolution are not known to fit its weight and groups"
         )
     method = _direct if kernel.extra is None else _transposed
-    result = method(ctx, x, two, lengths)
+    result = method(ctx, x, kernel.for_image(), with_unit(kernel.lengths, 1))
     if kernel.bias is None:
         return result
     bias = ctx.tensor(kernel.bias)
@@ -101,16 +91,21 @@ def _transposed(
     windows = ctx.reshape(
         matmul(ctx, rows, columns), [batch * kernel.groups, values, height * width]
     )
-    sizes = [_reach(kernel, lengths, i, size) for i, size in enumerate((height, width))]
+    sizes = [
+        _result_length(kernel, lengths, i, size)
+        for i, size in enumerate((height, width))
+    ]
     images = col2im(
         ctx, windows, sizes, lengths, kernel.dilation, kernel.before, kernel.stride
     )
     return ctx.reshape(images, [batch, kernel.groups * maps, *sizes])
 
 
-def _reach(kernel: Convolution, lengths: list[int], axis: int, size: Size) -> Any:
+def _result_length(
+    kernel: Convolution, lengths: list[int], axis: int, size: Size
+) -> Any:
     """The length of a spatial axis of a transposed convolution's result."""
     extra = kernel.extra or [0, 0]
-    window = kernel.dilation[axis] * (lengths[axis] - 1) + 1
     cropped = kernel.before[axis] + kernel.after[axis]
-    return (size - 1) * kernel.stride[axis] + window + extra[axis] - cropped
+    whole = reach(size, lengths[axis], kernel.dilation[axis], kernel.stride[axis])
+    return whole + (extra[axis] - cropped)

@@ -39,6 +39,17 @@ class Convolution:
     groups: Size
     extra: list[int] | None = None
 
+    def for_image(self) -> Convolution:
+        """The same settings with at least two spatial axes, for an input of `as_image`."""
+        return replace(
+            self,
+            stride=with_unit(self.stride, 1),
+            before=with_unit(self.before, 0),
+            after=with_unit(self.after, 0),
+            dilation=with_unit(self.dilation, 1),
+            extra=None if self.extra is None else with_unit(self.extra, 0),
+        )
+
     @staticmethod
     def of(
         weight: Tensor,
@@ -272,10 +283,11 @@ def _add(
         _weights(ctx, weight, dtype),
         _weights(ctx, bias, dtype),
     )
-    layer.stride_nd = trt.Dims(with_unit(kernel.stride, 1))
-    layer.pre_padding = trt.Dims(with_unit(kernel.before, 0))
-    layer.post_padding = trt.Dims(with_unit(kernel.after, 0))
-    layer.dilation_nd = trt.Dims(with_unit(kernel.dilation, 1))
+    settings = kernel.for_image()
+    layer.stride_nd = trt.Dims(settings.stride)
+    layer.pre_padding = trt.Dims(settings.before)
+    layer.post_padding = trt.Dims(settings.after)
+    layer.dilation_nd = trt.Dims(settings.dilation)
     layer.num_groups = kernel.groups
     if not isinstance(weight, torch.Tensor):
         is_1d = ctx.rank(weight) == 3

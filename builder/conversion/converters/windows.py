@@ -154,11 +154,11 @@ def _placed(
     layer = ctx.net.add_deconvolution_nd(images, channels, trt.Dims(window), *weights)
     layer.stride_nd = trt.Dims(stride)
     layer.num_groups = channels
-    reach = [
-        _reach(ctx, ctx.size(images, 2 + i), kernel[i], dilation[i], stride[i])
+    lengths = [
+        reach(ctx.size(images, 2 + i), kernel[i], dilation[i], stride[i])
         for i in (0, 1)
     ]
-    return ctx.set_sizes(layer.get_output(0), [ctx.size(images, 0), channels, *reach])
+    return ctx.set_sizes(layer.get_output(0), [ctx.size(images, 0), channels, *lengths])
 
 
 def _one_position_each(kernel: list[int], dilation: list[int]) -> torch.Tensor:
@@ -175,9 +175,7 @@ def _one_position_each(kernel: list[int], dilation: list[int]) -> torch.Tensor:
     return spread
 
 
-def _reach(
-    ctx: ConversionContext, count: Size, kernel: int, dilation: int, stride: int
-) -> Size:
-    """(count - 1) * stride + dilation * (kernel - 1) + 1"""
+def reach(count: Size, kernel: int, dilation: int, stride: int) -> Size:
+    """The length that `count` windows cover: (count - 1) * stride + dilation * (kernel - 1) + 1"""
     steps = (count - 1) * stride
     return steps + (dilation * (kernel - 1) + 1)

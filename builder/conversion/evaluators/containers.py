@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from builder.conversion import scalars
 from builder.conversion.arguments import static
 from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import DynamicScalar, Size
-from builder.conversion.facts import is_tensor
+from builder.conversion.facts import is_any_tensor
 from builder.conversion.lists import RecentElements, element
 from builder.conversion.overloads import of_dict, of_list, overloads
 from builder.conversion.registry import evaluator
@@ -114,15 +112,10 @@ def get_item(ctx: ConversionContext, values: list[Any], index: Size) -> Any:
     """values[index] of a list or a string"""
     if isinstance(values, RecentElements):
         return values.at(index)
-    if isinstance(index, DynamicScalar) and _are_tensors(values):
-        return element(ctx, values, index)
-    return values[static(index, "the index")]
-
-
-def _are_tensors(values: list[Any]) -> bool:
-    return bool(values) and all(
-        isinstance(value, torch.Tensor) or is_tensor(value) for value in values
-    )
+    is_known = not isinstance(index, DynamicScalar)
+    if is_known or not values or not all(map(is_any_tensor, values)):
+        return values[static(index, "the index")]
+    return element(ctx, index, len(values), values)
 
 
 @evaluator("aten::mul.left_t", "aten::mul_.t", "aten::mul.right_")

@@ -15,7 +15,7 @@ from builder.conversion.converters.arranging import flipped
 from builder.conversion.converters.sequences import scalar_tensor, value_of_each_step
 from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.evaluators.branches import zeros_for_unset
-from builder.conversion.facts import is_tensor
+from builder.conversion.facts import is_any_tensor, is_tensor
 from builder.conversion.layers import computed_in, copy_facts
 from builder.conversion.lists import (
     RecentElements,
@@ -387,7 +387,7 @@ class _GrowingRead(_Growing):
         reads: int,
     ) -> None:
         super().__init__(ctx, layer, value, count)
-        if not all(is_tensor(item) or isinstance(item, torch.Tensor) for item in value):
+        if not all(map(is_any_tensor, value)):
             raise _uncarried(value, parameter.debugName())
         self.recent = [
             _Carried(ctx, layer, item, parameter, output) for item in value[-reads:]
@@ -530,7 +530,7 @@ class _Returned:
         """Set the value after this iteration. Refuses one whose shape is known in the loop only."""
         if value is UNSET:
             return
-        if is_tensor(value) or isinstance(value, torch.Tensor):
+        if is_any_tensor(value):
             (value,) = nested.widened(self.ctx, self.ctx.tensor(value))
         self.start = zeros_for_unset(self.ctx, value)
         if self.start is UNSET:

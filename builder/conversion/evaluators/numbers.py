@@ -15,7 +15,7 @@ from builder.conversion import scalars
 from builder.conversion.arguments import static
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar
-from builder.conversion.facts import is_tensor
+from builder.conversion.facts import is_any_tensor, is_tensor
 from builder.conversion.overloads import NUMBERS, numeric, overloads
 from builder.conversion.registry import evaluator, for_each
 from builder.conversion.values import Operand, Scalar
@@ -175,7 +175,7 @@ def item(ctx: ConversionContext, node: Node, value: object) -> Any:
     """The number in a one-element tensor, which must be 0-d for an implicit read (`7 // x` in
     TorchScript). A number is returned unchanged.
     """
-    if isinstance(value, torch.Tensor) or is_tensor(value):
+    if is_any_tensor(value):
         _refuse_as_torch(node.kind(), list(value.shape), ctx.dtype(value))
     if isinstance(value, torch.Tensor):
         return value.item()

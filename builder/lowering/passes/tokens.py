@@ -40,10 +40,10 @@ def flatten_tokens(graph: Graph, context: Context) -> None:
     tokens = _Tokens(graph, lengths)
     top = graph.return_node().owningBlock()
     for node in bottom_up(graph):
-        rule = None
+        operands: list[Value] = []
         if node.owningBlock() == top and not ir.in_fallback(node):
-            rule = _RULES.get(node.kind())
-        operands = [] if rule is None else rule(tokens, node)
+            tokens.read_matrix(node)
+            operands = _operands(tokens, node)
         if operands:
             tokens.compute_flat(node, operands)
         else:
@@ -84,6 +84,11 @@ class _Tokens:
     def is_flat(self, value: Value) -> bool:
         """Whether the matrix of the tensor is known."""
         return value.unique() in self.rows
+
+    def read_matrix(self, node: Node) -> None:
+        """Let a reshape read the matrix, which has the same elements in the same order."""
+        if node.kind() == "aten::reshape" and self.is_flat(node.inputsAt(0)):
+            node.replaceInput(0, self.rows[node.inputsAt(0).unique()])
 
     def compute_flat(self, node: Node, operands: Sequence[Value]) -> None:
         """Replace the node by the same operator on the matrices of the operands, and a reshape."""
@@ -133,6 +138,12 @@ def _is_reshape(value: Value) -> bool:
     return value.node().kind() == "aten::reshape" and not ir.in_fallback(value.node())
 
 
+def _operands(tokens: _Tokens, node: Node) -> list[Value]:
+    """The operands of the node to replace by their matrices, if any."""
+    rule = _RULES.get(node.kind())
+    return [] if rule is None else rule(tokens, node)
+
+
 def _normalized(tokens: _Tokens, node: Node) -> list[Value]:
     axes = ir.int_list(node.inputsAt(1))
     if axes is None or len(axes) != 1 or tokens.leading(node.inputsAt(0)) is None:
@@ -174,21 +185,12 @@ def _is_vector(value: Value) -> bool:
     return isinstance(tensor, torch.Tensor) and tensor.dim() <= 1
 
 
-def _reshaped(tokens: _Tokens, node: Node) -> list[Value]:
-    """A reshape reads the matrix: it has the same elements in the same order"""
-    if tokens.is_flat(node.inputsAt(0)):
-        node.replaceInput(0, tokens.rows[node.inputsAt(0).unique()])
-    return []
-
-
-_KINDS: dict[Callable[[_Tokens, Node], list[Value]], str] = {
-    _normalized: "layer_norm",
-    _layer: "linear",
-    _unary: "gelu relu sigmoid tanh",
-    _binary: "add sub mul div",
-    _reshaped: "reshape",
+_RULES: dict[str, Callable[[_Tokens, Node], list[Value]]] = {
+    "aten::layer_norm": _normalized,
+    "aten::linear": _layer,
+    **dict.fromkeys(
+        ("aten::gelu", "aten::relu", "aten::sigmoid", "aten::tanh"), _unary
+    ),
+    **dict.fromkeys(("aten::add", "aten::sub", "aten::mul", "aten::div"), _binary),
 }
-_RULES = {
-    f"aten::{name}": rule for rule, names in _KINDS.items() for name in names.split()
-}
-"""By operator: the function that returns the operands to replace by their matrices, if any."""
+"""By operator: the function that returns its `_operands`."""

@@ -18,7 +18,10 @@ from builder.lowering.passes.complex.rules import RULES as _RULES
 
 RULES = _RULES | FOURIER
 _STARTS = (
-    *("aten::view_as_complex", "aten::complex", "aten::polar", "aten::stft"),
+    "aten::view_as_complex",
+    "aten::complex",
+    "aten::polar",
+    "aten::stft",
     *FOURIER,
 )
 _ENDS = ("aten::view_as_real", "aten::real", "aten::imag", "aten::abs", "aten::angle")
