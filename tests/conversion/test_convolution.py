@@ -158,6 +158,20 @@ def test_dilated_transposed_convolution_with_tensor_weight() -> None:
         check(lambda x, w: F.conv_transpose2d(x, w, stride=2, dilation=2), x, weight)
 
 
+class Compared(nn.Module):
+    """A branch on the size of a dilated transposed convolution, which is x.size(2) + 4."""
+
+    def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        y = F.conv_transpose2d(x, weight, dilation=2)
+        return y * 2 if y.size(2) == x.size(2) + 2 else y + 1
+
+
+def test_size_of_a_dilated_transposed_convolution() -> None:
+    x, weight = torch.randn(2, 3, 5, 6), torch.randn(3, 4, 3, 3)
+    more = [(torch.randn(3, 3, 7, 6), weight)]
+    check(Compared(), x, weight, dynamic={0: {0: "n", 2: "h"}}, more=more, **TOLERANCE)
+
+
 def test_integers_are_refused_with_a_reason() -> None:
     with pytest.raises(UnsupportedOperators, match="floating tensors only"):
         check(

@@ -11,6 +11,7 @@ import torch
 
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters import batched_convolution
+from builder.conversion.converters.windows import reach
 from builder.conversion.dynamic import Size
 from builder.conversion.registry import converter
 from builder.conversion.spatial import (
@@ -231,7 +232,7 @@ def _transposed(ctx: ConversionContext, x: ITensor, kernel: Convolution) -> Any:
     def length(i: int, size: Any) -> Any:
         if i >= len(kernel.lengths):
             return size
-        whole = (size - 1) * kernel.stride[i] + kernel.lengths[i]
+        whole = reach(size, kernel.lengths[i], kernel.dilation[i], kernel.stride[i])
         return whole - kernel.before[i] - kernel.after[i]
 
     note_spatial(ctx, x, layer.get_output(0), length)
