@@ -59,6 +59,7 @@ from builder.lowering.passes.nones import fold_none_in_loops, remove_empty_updat
 from builder.lowering.passes.optionals import split_optionals
 from builder.lowering.passes.outputs import flatten_outputs
 from builder.lowering.passes.pad import unpack_pad
+from builder.lowering.passes.patches import patches_to_linear
 from builder.lowering.passes.peephole import peephole
 from builder.lowering.passes.precision import precision
 from builder.lowering.passes.projections import split_projections
@@ -191,6 +192,7 @@ HALF: tuple[Pass, ...] = (
     fold_query_scale,
     *_BEHIND_A_SCALE,
     flatten_tokens,
+    patches_to_linear,  # last: the passes before it know tokens by their convolution
     torch_passes.eliminate_dead_code,
 )
 """Passes that conversion adds for half precision."""

@@ -373,9 +373,9 @@ class Patches(torch.nn.Module):
 
 @pytest.mark.parametrize(
     ("batch", "late", "rank"),
-    [(1, False, 2), (3, False, 2), ("n", False, 3), (3, True, 3)],
+    [(1, False, 2), (3, False, 2), ("n", False, 2), (3, True, 3)],
 )
-def test_static_tokens_of_a_convolution_are_rows_of_a_matrix(
+def test_tokens_of_a_convolution_are_rows_of_a_matrix(
     batch: int | str, late: bool, rank: int
 ) -> None:
     """8.6 then computes a residual sum and its layer_norm in one kernel."""
@@ -392,7 +392,81 @@ def test_static_tokens_of_a_convolution_are_rows_of_a_matrix(
     for layer in layers(conversion):
         ranks.setdefault(layer.kind, []).append(len(layer.outputs[0].shape))
     assert ranks["NORMALIZATION"] == [rank] * 3
-    assert sorted(ranks["MATRIX_MULTIPLY"]) == [rank] * 6 + [4] * 2
+    # the last of rank 3 computes the patches
+    assert sorted(ranks["MATRIX_MULTIPLY"]) == sorted([rank] * 6 + [3] + [4] * 2)
+
+
+class Embedding(torch.nn.Module):
+    """Patches of an image as tokens `[batch, patches, 6]`, and their attention."""
+
+    def __init__(self, form: str, channels: int = 3, **settings: Any) -> None:
+        super().__init__()
+        self.form = form
+        settings = {"kernel_size": (2, 3), "stride": (2, 3), **settings}
+        self.patches = torch.nn.Conv2d(channels, 6, **settings)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        y = self.patches(image)
+        sizes = (y.size(0), y.size(1), y.size(2) * y.size(3))
+        if self.form == "flatten":
+            tokens = y.flatten(2).transpose(1, 2)
+        elif self.form == "reshape":
+            tokens = y.reshape(sizes).permute(0, 2, 1)
+        elif self.form == "negative axes":
+            tokens = y.flatten(-2, -1).transpose(-1, -2)
+        elif self.form == "also transposed":
+            flat = y.flatten(2)
+            tokens = flat.transpose(1, 2) * flat.sum() + flat.mean(1).unsqueeze(2)
+        elif self.form == "also an image":
+            tokens = y.flatten(2).transpose(1, 2) + y.amax((2, 3)).unsqueeze(1)
+        elif self.form == "rank 4":
+            tokens = y.reshape(-1, 6, 3, 2).permute(0, 3, 2, 1).flatten(1, 2)
+        elif self.form == "channels last":
+            tokens = y.permute(0, 2, 3, 1).flatten(1, 2)
+        else:
+            tokens = y.flatten(1).unsqueeze(1)
+        return torch.softmax(tokens @ tokens.transpose(1, 2), -1) @ tokens
+
+
+EMBEDDINGS: list[tuple[str, dict[str, Any], bool]] = [
+    ("flatten", {}, True),
+    ("flatten", {"bias": False}, True),
+    ("flatten", {"channels": 1}, True),
+    ("reshape", {}, True),
+    ("negative axes", {}, True),
+    ("also transposed", {}, True),
+    ("also an image", {}, False),
+    ("rank 4", {}, False),
+    ("channels last", {}, False),
+    ("flat", {}, False),
+    ("flatten", {"channels": 5}, False),
+    ("flatten", {"stride": (2, 1)}, False),
+    ("flatten", {"padding": (2, 0)}, False),
+    ("flatten", {"dilation": (1, 2)}, False),
+    ("flatten", {"groups": 3}, False),
+    ("flatten", {"kernel_size": (3, 3), "stride": (3, 3)}, False),
+]
+
+
+@pytest.mark.parametrize(("form", "settings", "linear"), EMBEDDINGS)
+@pytest.mark.parametrize("dynamic", [{}, {0: "n"}, {0: "n", 3: "w"}])
+def test_patches_of_an_image_are_a_linear_layer(
+    form: str, settings: dict[str, Any], linear: bool, dynamic: dict[int, str]
+) -> None:
+    """If they cover an image of static size, and only tokens are read."""
+    torch.manual_seed(0)
+    module = Embedding(form, **settings).eval()
+    images = [torch.randn(n, settings.get("channels", 3), 4, 9) for n in (2, 3)]
+    axes = [dynamic.get(axis, size) for axis, size in enumerate(images[0].shape)]
+    dims = {"n": (1, 2, 4), "w": (6, 9, 12)}
+    spec = builder.TensorSpec("float32", axes, dims=dims if dynamic else {})
+    traced = torch.jit.trace(module, images[0])
+    conversion = builder.convert(traced, [spec], precision="fp16")
+    for image in images if dynamic else images[:1]:
+        (result,) = builder.reference.run(conversion, [image])
+        torch.testing.assert_close(result, module(image), rtol=1e-5, atol=1e-5)
+    kinds = [node.kind for node in layers(conversion)]
+    assert ("CONVOLUTION" not in kinds) == (linear and 3 not in dynamic)
 
 
 def test_new_axis_before_an_empty_one() -> None:

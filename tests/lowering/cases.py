@@ -454,6 +454,13 @@ def tokens_of_a_convolution(x, kernel, positions, weight, bias, scale):
     return y + z * scale
 
 
+def patches_as_tokens(x, kernel):
+    y = torch._convolution(
+        x, kernel, None, [2], [0], [1], False, [0], 1, False, False, True, True
+    )
+    return y.flatten(2).transpose(1, 2)
+
+
 def optional_by_data(x):
     y: torch.Tensor | None = None
     if bool(x.sum() > 0):
@@ -1163,6 +1170,15 @@ CASES = (
         ("aten::reshape(",),
         (floats(4, 3, 2), floats(1, 4, 4), floats(4, 4), floats(4), floats(4)),
         Context(specs=(TensorSpec("float32", (2, 3, 5)),), weakly_typed=True),
+    ),
+    Case(
+        "patches-to-linear",
+        patches_as_tokens,
+        (floats(2, 3, 4, 6),),
+        ("aten::_convolution",),
+        ("aten::linear",),
+        (floats(5, 3, 2, 2),),
+        Context(specs=(TensorSpec("float32", (2, 3, 4, 6)),), weakly_typed=True),
     ),
     Case(
         "scale-scores",

@@ -23,18 +23,16 @@ from builder.lowering.passes.widths import is_layer
 )
 def flatten_tokens(graph: Graph, context: Context) -> None:
     """Compute layer_norm, linear and elementwise operators on `[batch * tokens, width]` instead of
-    `[batch, tokens, width]`, if the inputs have static shapes and all convolutions come before the
+    `[batch, tokens, width]`, if the number of tokens is static and all convolutions come before the
     first layer_norm.
 
     It runs for TensorRT 8.6 only, which computes a residual sum and its layer_norm in one kernel.
     After a convolution, 8.6 moves reshapes between their parts and needs two or three kernels.
     Measured on an H200 (three blocks of ViT-B, fp16, batch 32): 62 us for both of a block, and
-    34 us in this form. Dynamic shapes, and convolutions between such layers, have not been
-    measured.
+    34 us in this form. The whole ViT-B takes 3.27 instead of 3.57 ms. For BERT-base it makes no
+    difference. Convolutions between such layers have not been measured.
     """
-    sizes = [size for spec in context.specs for size in spec.shape]
-    is_static = bool(sizes) and all(isinstance(size, int) for size in sizes)
-    if not is_static or not _begins_with_convolutions(graph):
+    if not _begins_with_convolutions(graph):
         return
     lengths = Lengths(input_facts(graph, context), input_shapes(graph, context))
     tokens = _Tokens(graph, lengths)
