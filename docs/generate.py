@@ -283,14 +283,30 @@ def lowered() -> Iterator[str]:
         ["operator", "overloads"],
         ((f"`{n}`", ", ".join(o)) for n, o in sorted(names.items())),
     )
-    yield (
-        "\nPasses in order. A pass may run more than once. `scale-queries`, `fold-query-scale` and"
-        " `flatten-tokens` run\nfor half precision only, `scale-scores` for full precision only.\n"
-    )
+    yield "\nPasses in order. A pass may run more than once.\n"
+    only = precision_of_passes()
     passes = dict.fromkeys((step.name, first_paragraph(step.doc)) for step in ALL)
     yield from table(
-        ["pass", "what it does"], ((f"`{name}`", doc) for name, doc in passes)
+        ["pass", "precision", "what it does"],
+        ((f"`{name}`", only.get(name, "any"), doc) for name, doc in passes),
     )
+
+
+def precision_of_passes() -> dict[str, str]:
+    """The precision for which a pass runs, of the passes that run for one only."""
+    from builder.lowering.passes import Context
+    from builder.lowering.pipeline import FULL, HALF, PIPELINE
+
+    common = {step.name for step in PIPELINE}
+    newer = Context(weakly_typed=False)
+    return {
+        step.name: name
+        if step.enabled is None or step.enabled(newer)
+        else f"{name}, TensorRT 8.6"
+        for name, steps in {"half": HALF, "full": FULL}.items()
+        for step in steps
+        if step.name not in common
+    }
 
 
 def refused() -> Iterator[str]:
