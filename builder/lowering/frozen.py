@@ -24,6 +24,7 @@ from builder.lowering import (
     ir,
     list_attributes,
     local_attributes,
+    overwritten_buffers,
     recast_attributes,
     unread_writes,
 )
@@ -117,6 +118,7 @@ def _fold_attributes(
         steps.unread_attributes = unread_writes.remove(
             graph, _is_created, partial(_shares_memory, source, graph)
         )
+        overwritten_buffers.replace(graph, source)
     lower_attributes(graph, source)
 
 

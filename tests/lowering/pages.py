@@ -67,7 +67,9 @@ pass and compares the outputs.
 - **Objects of TorchScript classes** become the values of their attributes. An object that is put into a list is
   refused, and `trt-build repo` serves the model with torch.
 - **State.** A forward that reads an attribute or a buffer of the model before it writes it keeps state and is refused.
-  An attribute that every path writes first is a local value. A write on which no output of this or a later request
+  An attribute that every path writes first is a local value. So is a buffer that each call overwrites as a whole
+  (`self.last[:] = x`, `copy_`, `fill_`, `zero_`) before it reads it, outside of branches and loops. The bounds of
+  slices must be constants. A write on which no output of this or a later request
   depends is left out with a warning: a count of calls, a running mean, a list that grows, or a flag that only decides a
   message. A write is kept if a branch that raises depends on it. An attribute that each call casts
   (`self.anchors = self.anchors.to(x.dtype)`) starts as in the file in each call, unless the call reads it before the cast,
