@@ -14,7 +14,7 @@ the lowered graph, and conversion walks their decomposition. Importing this pack
 import importlib
 import pkgutil
 
-from builder.decompositions.fourier import fft, irfft, rfft
+from builder.decompositions.fourier import fft, fft_of_real, irfft, rfft
 from builder.decompositions.registry import (
     ABSENT,
     DECOMPOSITIONS,
@@ -37,6 +37,7 @@ __all__ = [
     "Number",
     "decomposition",
     "fft",
+    "fft_of_real",
     "graph_of_function",
     "irfft",
     "operator_schema",

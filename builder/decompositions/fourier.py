@@ -73,25 +73,56 @@ def irfft(re: Tensor, im: Tensor, n: int | None, dim: int, norm: str) -> Tensor:
     return product.movedim(-1, dim)
 
 
+def _pair(z: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.real(z), torch.imag(z)
+
+
+def _long(
+    z: Tensor, n: int | None, dim: int, norm: str, inverse: bool
+) -> tuple[Tensor, Tensor]:
+    """The transform of a long axis, which torch runs."""
+    if inverse:
+        return _pair(torch.fft.ifft(z, n, dim, norm))
+    return _pair(torch.fft.fft(z, n, dim, norm))
+
+
+def _matrices(
+    x: Tensor, length: int, norm: str, inverse: bool
+) -> tuple[Tensor, Tensor]:
+    """The real and the imaginary part of the transform of the last axis of x."""
+    cosines, sines = _waves(x.size(-1), length, length, x)
+    scale = _scale(norm, length, inverse)
+    return cosines * scale, sines * (scale if inverse else -scale)
+
+
+def fft_of_real(
+    x: Tensor, n: int | None, dim: int, norm: str, inverse: bool
+) -> tuple[Tensor, Tensor]:
+    """The real and the imaginary part of torch.fft.fft of a real tensor, or of ifft."""
+    length = x.size(dim) if n is None else n
+    if length > LONGEST:
+        return _long(x, n, dim, norm, inverse)
+    if not x.is_floating_point():
+        x = x.to(torch.float32)
+    samples = x.narrow(dim, 0, min(x.size(dim), length)).movedim(dim, -1)
+    cosines, sines = _matrices(samples, length, norm, inverse)
+    return (
+        torch.matmul(samples, cosines).movedim(-1, dim),
+        torch.matmul(samples, sines).movedim(-1, dim),
+    )
+
+
 def fft(
     re: Tensor, im: Tensor, n: int | None, dim: int, norm: str, inverse: bool
 ) -> tuple[Tensor, Tensor]:
-    """The real and the imaginary part of torch.fft.fft, or of ifft."""
+    """The real and the imaginary part of torch.fft.fft of a complex tensor, or of ifft."""
     length = re.size(dim) if n is None else n
     if length > LONGEST:
-        z = torch.complex(re, im)
-        if inverse:
-            z = torch.fft.ifft(z, n, dim, norm)
-        else:
-            z = torch.fft.fft(z, n, dim, norm)
-        return torch.real(z), torch.imag(z)
+        return _long(torch.complex(re, im), n, dim, norm, inverse)
     count = min(re.size(dim), length)
-    cosines, sines = _waves(count, length, length, re)
-    scale = _scale(norm, length, inverse)
-    cosines = cosines * scale
-    sines = sines * (scale if inverse else -scale)
     re = re.narrow(dim, 0, count).movedim(dim, -1)
     im = im.narrow(dim, 0, count).movedim(dim, -1)
+    cosines, sines = _matrices(re, length, norm, inverse)
     return (
         (torch.matmul(re, cosines) - torch.matmul(im, sines)).movedim(-1, dim),
         (torch.matmul(re, sines) + torch.matmul(im, cosines)).movedim(-1, dim),

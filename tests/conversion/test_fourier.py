@@ -1,4 +1,4 @@
-"""Fourier transforms of real numbers and back, as products with matrices of cosines and sines.
+"""Fourier transforms of real and complex numbers, as products with matrices of cosines and sines.
 
 Tolerance: sums of up to n products of size 1 in another order, so n * 6e-8 of the largest value;
 1e-5 for the lengths of these tests.
@@ -43,6 +43,22 @@ EXPRESSIONS = {
         "torch.fft.rfftn(x, dim=[0, 1])",
         "torch.fft.irfftn(z, s=[-1, x.size(1)], dim=[0, 1], norm='ortho')",
     ),
+    "fft": ("torch.fft.fft(x)", PARTS),
+    "fft of an axis": ("torch.fft.fft(x, dim=1, norm='ortho')", PARTS),
+    "fft of fewer samples": ("torch.fft.fft(x, n=4, dim=1, norm='forward')", PARTS),
+    "fft of more samples": ("torch.fft.fft(x, 2 * x.size(1), dim=-2)", PARTS),
+    "fft of complex numbers": ("torch.fft.fft(torch.complex(x, y), dim=1)", PARTS),
+    "fft of two axes": ("torch.fft.fft2(x, s=[x.size(1), 3])", PARTS),
+    "fft of several axes": ("torch.fft.fftn(x, dim=[0, 2, 1], norm='forward')", PARTS),
+    "ifft": ("torch.fft.ifft(torch.complex(x, y), dim=1)", PARTS),
+    "ifft of real numbers": (
+        "torch.fft.ifft(x, n=9, dim=1, norm='forward') * 2",
+        PARTS,
+    ),
+    "ifft of two axes": ("torch.fft.ifft2(torch.complex(x, y), norm='ortho')", PARTS),
+    "ifft of several axes": ("torch.fft.ifftn(x, s=[-1, 8], dim=[0, 1])", PARTS),
+    "there and back": ("torch.fft.ifft(torch.fft.fft(x, dim=1), dim=1)", PARTS),
+    "FNet": ("torch.fft.fft(torch.fft.fft(x, dim=-1), dim=-2)", "z.real"),
     "windows": ("torch.fft.rfft(x.unfold(1, 4, 3))", PARTS),
 }
 
@@ -71,14 +87,17 @@ def test_ranks_and_axes_of_size_1(shape: tuple[int, ...]) -> None:
     for axis in range(len(shape)):
 
         def parts(x: Tensor, axis: int = axis) -> Tensor:
-            return torch.view_as_real(torch.fft.rfft(x, dim=axis))
+            half = torch.view_as_real(torch.fft.rfft(x, dim=axis))
+            z = torch.fft.fft(torch.fft.ifft(x, dim=axis) * 2j, dim=axis)
+            return torch.cat([half.flatten(), torch.view_as_real(z).flatten()])
 
         check(parts, torch.randn(shape), **TOLERANCE, compile=not axis)
 
 
 def test_integers_are_transformed_as_floats() -> None:
     x = torch.randint(-9, 9, (3, 8))
-    check(lambda x: torch.fft.rfft(x).abs(), x, **TOLERANCE, compile=False)
+    for transform in (torch.fft.rfft, torch.fft.fft, torch.fft.ifft):
+        check(lambda x, f=transform: f(x).abs(), x, **TOLERANCE, compile=False)
 
 
 def test_imaginary_part_of_real_bins_is_exactly_0() -> None:
@@ -91,6 +110,13 @@ def test_imaginary_part_of_real_bins_is_exactly_0() -> None:
     dynamic = {0: {1: "t"}}
     more = [(torch.randn(9, 30),)]
     check(angles, torch.randn(9, 16), dynamic=dynamic, more=more, compile=False)
+
+
+class FNet(nn.Module):
+    """The mixing of tokens and features in FNet."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.fft.fftn(x, dim=(1, 2)).real
 
 
 class GlobalFilter(nn.Module):
@@ -143,6 +169,7 @@ class LongConvolution(nn.Module):
 @pytest.mark.parametrize(
     ("module", "shape", "axis"),
     [
+        (FNet(), (2, 7, 8), 1),
         (GlobalFilter(), (2, 7, 4, 3), 1),
         (FourierUnit(), (2, 3, 8, 6), 2),
         (LongConvolution(), (2, 3, 16), 2),
@@ -189,6 +216,26 @@ def test_error_of_the_longest_transform() -> None:
         for spectrum in (torch.complex(*parts), torch.fft.rfft(x))
     ]
     assert errors[0] < 4 * errors[1]
+
+
+def error(spectrum: Tensor, exact: Tensor) -> Tensor:
+    return (spectrum - exact).abs().square().mean().sqrt()
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 17, 256, 1023, fourier.LONGEST])
+@pytest.mark.parametrize("inverse", [True, False])
+def test_error_of_the_complex_transform(length: int, *, inverse: bool) -> None:
+    """Relative to torch's transform in float64, the error is at most 4e-7 of the root mean
+    square. That of torch's transform in float32 is half as large.
+    """
+    x, y = torch.randn(2, 16, length)
+    transform = torch.fft.ifft if inverse else torch.fft.fft
+    for z, parts in (
+        (torch.complex(x, y), fourier.fft(x, y, None, -1, "backward", inverse)),
+        (x, fourier.fft_of_real(x, None, -1, "backward", inverse)),
+    ):
+        exact = transform(z.to(torch.complex128))
+        assert error(torch.complex(*parts), exact) < 4e-7 * error(exact, exact * 0)
 
 
 @pytest.mark.parametrize("dynamic", [True, False])

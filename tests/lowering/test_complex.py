@@ -211,10 +211,11 @@ def test_in_place_writes_become_real_pairs() -> None:
 
 
 UNSUPPORTED = {
-    "Fourier transform": "torch.fft.ifft(z * 2).real + torch.fft.fft(a).imag",
+    "Fourier transform": "torch.fft.ifftn(z * 2).real + torch.fft.fftn(a).imag",
     "transform of all axes": "torch.fft.rfftn(a).real, torch.fft.irfftn(z)",
     "reader of a Fourier transform": (
-        "(torch.fft.fft(a) * z).real, torch.view_as_real(torch.fft.fft(a).conj().resolve_conj())"
+        "(torch.fft.fftn(a) * z).real,"
+        " torch.view_as_real(torch.fft.fftn(a).conj().resolve_conj())"
     ),
     "zeros_like with a dtype": "torch.view_as_real(torch.zeros_like(z, dtype=torch.complex64))",
     "operator without a rule": "torch.view_as_real(torch.tanh(z))",
@@ -235,7 +236,7 @@ def test_operators_without_a_rule_stay_complex(name: str) -> None:
 def test_values_beside_a_fourier_transform_become_real_pairs() -> None:
     inputs = sample(3, 4, 2), sample(3, 4, 2) * 2, sample(3, 4), sample(3, 4) + 1
     expressions = (
-        "torch.view_as_real(z * torch.fft.fft(a).abs()), torch.ones(torch.fft.fft(a).size(0)) *"
+        "torch.view_as_real(z * torch.fft.fftn(a).abs()), torch.ones(torch.fft.fftn(a).size(0)) *"
         " w.abs()[0, 0]"
     )
     # only abs reads the transform

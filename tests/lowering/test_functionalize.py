@@ -283,7 +283,7 @@ def dictionary_iterated(x):
 
 
 def parts_of_complex_numbers(x):
-    y = torch.fft.fft(x)
+    y = torch.fft.fftn(x)
     real, imaginary = y.real, y.imag
     real += 1
     imaginary[:, 0] = 2

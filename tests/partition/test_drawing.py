@@ -18,7 +18,7 @@ BATCH = {"b": (1, 2, 3)}
 
 
 class Chain(nn.Module):
-    """`length` additions and an FFT in their middle; the input is read again at the end."""
+    """`length` additions and a Bessel function in the middle; the input is read again later."""
 
     def __init__(self, length: int) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Chain(nn.Module):
         y = x
         for _ in range(self.length // 2):
             y = torch.relu(y)
-        y = torch.fft.fft(y).abs()
+        y = torch.special.bessel_j0(y)
         for _ in range(self.length // 2):
             y = torch.neg(y)
         return y + x
@@ -100,7 +100,7 @@ class Skips(nn.Module):
             )
             skips.append(deep)
             a_value_whose_name_is_longer_than_what_a_line_of_the_picture_can_hold = (
-                torch.fft.fft(deep).abs()
+                torch.special.bessel_j0(deep)
             )
         return torch.cat(skips, dim=1)
 

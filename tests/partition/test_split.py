@@ -25,7 +25,7 @@ DIMS = {"b": (1, 4, 8), "s": (1, 5, 9)}
 
 
 class Spectral(nn.Module):
-    """An FFT, which TensorRT does not have, between two parts that it has."""
+    """A Bessel function, which TensorRT does not have, between two parts that it has."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Spectral(nn.Module):
         self, x: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         y = torch.relu(self.first(x))
-        spectrum = torch.relu(torch.fft.fft(y, dim=-1).abs()) + 1
+        spectrum = torch.relu(torch.special.bessel_j0(y)) + 1
         return self.second(y) * x.size(0) + spectrum.sum(), x, y
 
 
@@ -105,8 +105,8 @@ def test_operators_kept_in_torch_are_reported_with_their_line() -> None:
         operator.schema.split("(")[0]: operator.where
         for operator in partitioned.refused
     }
-    assert "aten::fft_fft" in reported
-    assert "test_split.py" in reported["aten::fft_fft"]
+    assert "aten::special_bessel_j0" in reported
+    assert "test_split.py" in reported["aten::special_bessel_j0"]
 
 
 class Filtered(nn.Module):
@@ -159,7 +159,7 @@ def test_fallback_ops_keep_an_operator_in_torch() -> None:
 
 
 def test_require_full_rejects_a_partition() -> None:
-    with pytest.raises(UnsupportedOperators, match="fft_fft"):
+    with pytest.raises(UnsupportedOperators, match="special_bessel_j0"):
         partition(Spectral(), require_full=True)
 
 
@@ -178,7 +178,7 @@ class Lists(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         first, second = torch.split(torch.relu(x), [3, 5], dim=-1)
-        spectrum = torch.fft.fft(second, dim=-1).abs()[:, :, :3]
+        spectrum = torch.special.bessel_j0(second)[:, :, :3]
         return torch.cat(
             [first, spectrum.reshape(x.size(0), x.size(1), 3)], dim=-1
         ) + x.size(1)
@@ -201,14 +201,16 @@ class Numbers(TwoLayers):
     """Numbers from a branch and a loop on data, read on both sides of a TensorRT segment."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        y = torch.fft.fft(x).abs()
+        y = torch.special.bessel_j0(x)
         n = 2 if bool(y.sum() > 40) else 3
         z = torch.relu(self.first(y))
-        w = torch.fft.fft(z).abs() * n
+        w = torch.special.bessel_j0(z) * n
         total = 0
         while total < 5 and bool(y[0, 0] * total < 9):
             total += 2
-        return torch.relu(self.second(w)) + total, torch.fft.fft(w).abs() + n + total
+        return torch.relu(self.second(w)) + total, torch.special.bessel_j0(
+            w
+        ) + n + total
 
 
 class Listed(TwoLayers):
@@ -216,7 +218,7 @@ class Listed(TwoLayers):
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         before = torch.relu(self.first(x))
-        state, found = torch.fft.fft(before).abs(), [x]
+        state, found = torch.special.bessel_j0(before), [x]
         while len(found) < 4 and bool(state.sum() < 400):
             state = state * 2
             found.append(state)
@@ -274,7 +276,7 @@ class Counted(TwoLayers):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         y, count, scale, small = x, 0, 1.0, False
         while count < 9 and bool(y.norm() > 1.0):
-            y = torch.fft.fft(self.first(y)).abs() * 0.1
+            y = torch.special.bessel_j0(self.first(y)) * 0.1
             count, scale, small = count + 1, scale / 3, bool(y.max() < 0.3)
         head = torch.relu(self.second(y)) * 2 + count
         halves = head * scale
@@ -311,9 +313,9 @@ class Scales(TwoLayers):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         y = torch.relu(self.first(x) * gain)
         total, count, any_large = y.sum(), y.argmax(), (y > 1).any()
-        spectrum = torch.fft.fft(y + total + count).abs().sum()
+        spectrum = torch.special.bessel_j0(y + total + count).sum()
         z = torch.where(any_large, self.second(y) * spectrum, y) * total + count
-        return torch.fft.fft(z * any_large).abs() * count, z, z.sum()
+        return torch.special.bessel_j0(z * any_large) * count, z, z.sum()
 
 
 def test_scalar_boundary_tensors_have_one_axis() -> None:
@@ -383,7 +385,7 @@ class Tail(nn.Module):
         self.first = nn.Linear(8, 8)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        state, found = torch.fft.fft(x).abs(), [x]
+        state, found = torch.special.bessel_j0(x), [x]
         while len(found) < 4 and bool(state.sum() < 400):
             state = state * 2
             found.append(state)
@@ -485,7 +487,7 @@ def test_unknown_shapes_do_not_log_warnings(
     class Found(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             found = x[torch.nonzero(x[:, 0] > 0).squeeze(1)]
-            return torch.relu(torch.fft.fft(found).abs().sum() + x) * 2
+            return torch.relu(torch.fft.fftn(found).abs().sum() + x) * 2
 
     _, partitioned = partition(Found(), ("b", 8))
     assert [segment.kind for segment in partitioned.segments] == ["tensorrt", "torch"]
@@ -495,7 +497,7 @@ def test_unknown_shapes_do_not_log_warnings(
 
 
 class Stages(nn.Module):
-    """Layers in a list, called around an FFT."""
+    """Layers in a list, called around a Bessel function."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -503,7 +505,7 @@ class Stages(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for stage in self.stages:
-            x = torch.fft.fft(torch.relu(stage(x))).abs()
+            x = torch.special.bessel_j0(torch.relu(stage(x)))
         return x
 
 

@@ -107,7 +107,7 @@ class Gated(nn.Module):
         x = x + torch.matmul(torch.sigmoid(scores), self.value(x))
         x = x + self.feed(x)
         if bool((ids == 3).any()):
-            x = torch.fft.ifft(torch.fft.fft(x, dim=-1), dim=-1).real * 2
+            x = torch.special.bessel_j0(x) * 2
         else:
             x = x - torch.unique(ids).numel()
         return self.out(x)
@@ -129,14 +129,14 @@ class Mixture(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        y = torch.fft.fft(self.stem(x)).real
+        y = torch.special.bessel_j0(self.stem(x))
         if bool(y.sum() + 9 * x.sum() > 0) and bool(x.sum() > -100):
             z = self.left(y) * x.size(0)
         else:
-            z = self.right(torch.fft.fft(y).real)
+            z = self.right(torch.special.bessel_j0(y))
             if bool(x.sum() < 0):
                 z = self.left(z + 1)
-        return torch.fft.fft(z + y).abs()
+        return torch.special.bessel_j0(z + y)
 
 
 class Decoder(nn.Module):
@@ -183,7 +183,7 @@ class BoundaryTensors(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
         y = torch.relu(self.first(x) * 2 + 1)
         mask, total, count = y > 0.5, y.sum(), n + n * 3
-        spectrum = torch.fft.fft(y.masked_fill(mask, 0.0) + total + count, dim=-1).abs()
+        spectrum = torch.special.bessel_j0(y.masked_fill(mask, 0.0) + total + count)
         z = self.second(torch.relu(spectrum.sum() + y) * total + count)
         return z, x, z, self.scale, z[:, :2], mask
 

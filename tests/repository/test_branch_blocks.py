@@ -40,7 +40,7 @@ def test_outputs_come_from_the_branch_chosen_by_data(tmp_path: Path) -> None:
                 response, module(x).detach().numpy(), rtol=1e-4, atol=1e-4
             )
             branches.add(
-                bool(torch.fft.fft(module.stem(x)).real.sum() + 9 * x.sum() > 0)
+                bool(torch.special.bessel_j0(module.stem(x)).sum() + 9 * x.sum() > 0)
             )
         described = describe(client, "mixture", {"x": np.zeros((1, 8), np.float32)})
         client.close()

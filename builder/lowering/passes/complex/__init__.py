@@ -34,8 +34,9 @@ _REAL_RESULTS = frozenset(
 def split_complex(graph: Graph, context: Context) -> None:
     """Replace computations on complex tensors by computations on two real tensors.
 
-    rfft and irfft become products with matrices of cosines and sines, for axes of at most 2048
-    values. Longer axes keep torch's transform, in a branch if the length is not known yet.
+    fft, ifft, rfft and irfft become products with matrices of cosines and sines, for axes of at
+    most 2048 values. In float32 the error is at most 4e-7 of the root mean square, about twice
+    torch's. Longer axes keep torch's transform, in a branch if the length is not known yet.
 
     A value without a rule stays complex, with everything that depends on it: the other Fourier
     transforms, which run in torch, loop-carried values and results of branches.

@@ -1,5 +1,5 @@
-"""Rules for the Fourier transforms rfft and irfft, which transform one axis after the other by
-`builder.decompositions.fourier`.
+"""Rules for the Fourier transforms fft, ifft, rfft and irfft, which transform one axis after the
+other by `builder.decompositions.fourier`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from builder.decompositions import fft, irfft, rfft
+from builder.decompositions import fft, fft_of_real, irfft, rfft
 from builder.graph_types import Node, Value
 from builder.lowering import ir
 from builder.lowering.emit import Emit
@@ -55,6 +55,14 @@ def _transformed(
     return x
 
 
+def _whole(emit: Emit, x: Any, axes: list[Axis], norm: str, *, inverse: bool) -> Pair:
+    """fft and ifft"""
+    if isinstance(x, Pair):
+        return _transformed(emit, x, axes, norm, inverse=inverse)
+    pair = _parts(emit, fft_of_real, x, *axes[-1], norm, inverse)
+    return _transformed(emit, pair, axes[:-1], norm, inverse=inverse)
+
+
 def _real(emit: Emit, x: Any, axes: list[Axis], norm: str) -> Pair | None:
     """rfft"""
     if isinstance(x, Pair):
@@ -89,7 +97,12 @@ FOURIER: dict[str, Rule] = {
     f"aten::fft_{name}{axes}": partial(
         _of_several if axes else _of_one, transform=transform
     )
-    for name, transform in (("rfft", _real), ("irfft", _inverse_real))
+    for name, transform in (
+        ("fft", partial(_whole, inverse=False)),
+        ("ifft", partial(_whole, inverse=True)),
+        ("rfft", _real),
+        ("irfft", _inverse_real),
+    )
     for axes in ("", "2", "n")
 }
 """The rules by kind."""
