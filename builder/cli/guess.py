@@ -361,13 +361,9 @@ def _of_uses(name: str, value: Any) -> Guess:
         return guess
     if ids := _embedded(value):
         return Guess(name, "int64", ("batch", "length"), f"ids below {ids}", _UNKNOWN)
-    return Guess(
-        name,
-        "float32",
-        ("batch",),
-        _UNKNOWN,
-        "? unknown, also the number of axes",
-    )
+    rank = "? unknown, also the number of axes"
+    dtype, why = _argument(value) or ("float32", _UNKNOWN)
+    return Guess(name, dtype, ("batch",), why, rank)
 
 
 def _behind_elementwise(name: str, value: Any, steps: int = MOST_STEPS) -> Guess | None:
@@ -508,12 +504,46 @@ def _embedded(value: Any, steps: int = MOST_STEPS) -> int | None:
     return None
 
 
-_KEEPS_INTEGERS = {
+def _argument(value: Any, steps: int = MOST_STEPS) -> tuple[str, str] | None:
+    """The dtype of an index or mask and its comment, if an operator reads the value as one,
+    directly or through operators that keep the dtype.
+    """
+    for use in value.uses():
+        kind = use.user.kind()
+        if found := _ARGUMENTS.get((kind, use.offset)):
+            return found
+        is_kept = kind in _KEEPS_DTYPE and use.offset == 0
+        if not steps or not (is_kept or kind == "prim::ListConstruct"):
+            continue
+        if found := _argument(use.user.output(), steps - 1):
+            return found
+    return None
+
+
+_INDEX, _MASK = ("int64", "? used as an index"), ("bool", "? used as a mask")
+_ARGUMENTS = {
+    ("aten::index", 1): _INDEX,
+    ("aten::index_put", 1): _INDEX,
+    ("aten::index_put_", 1): _INDEX,
+    **{
+        (f"aten::{name}", 2): _INDEX
+        for name in """
+            gather index_select index_add index_add_ index_copy index_fill scatter scatter_
+            scatter_add scatter_add_ scatter_reduce
+        """.split()
+    },
+    ("aten::where", 0): _MASK,
+    ("aten::masked_fill", 1): _MASK,
+    ("aten::masked_fill_", 1): _MASK,
+}
+"""By operator and position of an argument: its dtype, and the comment of the guess."""
+_SHAPING = """
+    view reshape flatten unsqueeze squeeze transpose permute contiguous slice select expand clone
+"""
+_KEEPS_DTYPE = {f"aten::{name}" for name in _SHAPING.split()}
+_KEEPS_INTEGERS = _KEEPS_DTYPE | {
     f"aten::{name}"
-    for name in """
-        add sub rsub clamp clamp_min clamp_max to view reshape flatten unsqueeze squeeze transpose
-        permute contiguous slice select where masked_fill remainder expand clone
-    """.split()
+    for name in "add sub rsub clamp clamp_min clamp_max to masked_fill remainder".split()
 }
 _KEEPS_SHAPE = {
     f"aten::{name}"

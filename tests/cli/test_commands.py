@@ -423,6 +423,26 @@ def test_init_reads_shapes_from_the_layers_that_read_inputs(
     assert sum("# ? as aten::" in line for line in lines) == 2
 
 
+def test_init_reads_dtypes_from_indices_and_masks(tmp_path: Path, run: Run) -> None:
+    class Messages(torch.nn.Module):
+        def forward(
+            self,
+            x: torch.Tensor,
+            edges: torch.Tensor,
+            rows: torch.Tensor,
+            kept: torch.Tensor,
+        ) -> torch.Tensor:
+            sent = torch.zeros_like(x).index_add(0, edges[1], x[edges[0]])
+            return torch.where(kept, sent, x).gather(1, rows.unsqueeze(1))
+
+    assert run("init", save(Messages(), tmp_path / "net.pt", None)).exit_code == 0
+    (spec,) = load(tmp_path / "net.pt")
+    assert [x.dtype for x in spec.inputs] == ["float32", "int64", "int64", "bool"]
+    text = (tmp_path / "net.yaml").read_text()
+    assert text.count("int64  # ? used as an index") == 2
+    assert text.count("bool  # ? used as a mask") == 1
+
+
 def test_init_makes_inputs_of_required_numbers(tmp_path: Path, run: Run) -> None:
     """A file name with a line break stays in the manifest's comment."""
 
