@@ -169,6 +169,14 @@ def fraction(positions: Tensor, interpolation: str) -> Tensor:
     return weight
 
 
+def between(low: Tensor, high: Tensor, weight: Tensor, interpolation: str) -> Tensor:
+    """between two values; `low` itself at rounded positions, where lerp would make inf NaN"""
+    result = low
+    if interpolation == "linear" or interpolation == "midpoint":
+        result = torch.lerp(low, high, weight)
+    return result
+
+
 def arranged(
     result: Tensor, self: Tensor, q: Tensor, axis: int, dim: int | None, keepdim: bool
 ) -> Tensor:
@@ -202,7 +210,8 @@ def quantile(
     low = torch.index_select(ordered, axis, torch.floor(positions).to(torch.long))
     high = torch.index_select(ordered, axis, torch.ceil(positions).to(torch.long))
     weight = fraction(positions, interpolation).reshape(along(x, axis))
-    result = nan_if_any(torch.lerp(low, high, weight.expand_as(low)), x, axis)
+    result = between(low, high, weight.expand_as(low), interpolation)
+    result = nan_if_any(result, x, axis)
     return arranged(result, self, q, axis, dim, keepdim)
 
 
@@ -229,8 +238,9 @@ def nanquantile(
     positions = rounded(positions, interpolation)
     low = torch.gather(ordered, axis, torch.floor(positions).to(torch.long))
     high = torch.gather(ordered, axis, torch.ceil(positions).to(torch.long))
-    between = torch.lerp(low, high, fraction(positions, interpolation))
-    result = torch.where(known == 0, torch.full_like(low, math.nan), between)
+    weight = fraction(positions, interpolation)
+    result = between(low, high, weight, interpolation)
+    result = torch.where(known == 0, torch.full_like(low, math.nan), result)
     return arranged(result, self, q, axis, dim, keepdim)
 
 

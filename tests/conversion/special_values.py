@@ -211,6 +211,13 @@ def _of_rows() -> dict[str, Function]:
         )
     for mode in PADDING:
         functions[f"pad, {mode}"] = lambda x, m=mode: F.pad(x[None], (2, 1), mode=m)
+    for way in ("lower", "higher", "nearest", "midpoint"):
+        functions |= {
+            f"quantile, {way}": lambda x, w=way: x.quantile(0.4, 1, interpolation=w),
+            f"nanquantile, {way}": lambda x, w=way: x.nanquantile(
+                0.4, 1, interpolation=w
+            ),
+        }
     return functions | {
         "layer_norm": lambda x: F.layer_norm(x, (3,)),
         "rms_norm": lambda x: F.rms_norm(x, (3,)),
