@@ -15,6 +15,7 @@ from torch import Tensor
 
 from builder.errors import NetworkEvaluationError
 from builder.reachable import reachable
+from builder.reference.dtypes import torch_dtype
 from builder.reference.node import Node, Values
 
 LOOP_KINDS = ("TRIP_LIMIT", "RECURRENCE", "ITERATOR", "LOOP_OUTPUT")
@@ -207,7 +208,14 @@ class LoopStep:
         return sample.unsqueeze(axis).narrow(axis, 0, 0)
 
     def _sample(self, node: Node, outer: Values, state: Values) -> Tensor:
-        """The value that an iteration would add, to get its shape if there was no iteration."""
+        """A value with the shape of what an iteration would add, if there was no iteration.
+
+        The body is evaluated only for a dynamic shape: an iteration that does not run may read
+        beyond an axis or divide by 0.
+        """
+        like = node.layer.get_input(0)
+        if -1 not in tuple(like.shape):
+            return torch.zeros(tuple(like.shape), dtype=torch_dtype(like.dtype))
         frame = {**outer, **state}
         for iterator in self.by_kind["ITERATOR"]:
             source = frame[iterator.inputs[0]]

@@ -937,3 +937,31 @@ def list_beside_a_branch(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 def test_list_that_a_branch_passes_on_has_the_tensors_outside() -> None:
     """`stack` read the input layer of the conditional."""
     check(torch.jit.script(list_beside_a_branch), torch.randn(2, 3), torch.randn(2, 3))
+
+
+class Steps(nn.Module):
+    """The steps of a solver of differential equations: reads two neighboring times."""
+
+    def forward(self, x: Tensor, times: Tensor) -> Tensor:
+        out = [x]
+        for i in range(times.size(0) - 1):
+            x = x + (times[i + 1] - times[i])
+            out.append(x)
+        return torch.stack(out)
+
+
+class BackwardSteps(nn.Module):
+    """As Steps, from the last time to the first."""
+
+    def forward(self, x: Tensor, times: Tensor) -> Tensor:
+        out = [x]
+        for i in range(times.size(0) - 2, -1, -1):
+            x = x + (times[i + 1] - times[i])
+            out.append(x)
+        return torch.stack(out)
+
+
+@pytest.mark.parametrize("module", [Steps(), BackwardSteps()])
+def test_a_loop_without_iterations_reads_nothing(module: nn.Module) -> None:
+    x, times = torch.randn(2), torch.tensor([0.0, 0.5, 2.0])
+    check(module, x, times, dynamic={1: {0: "t"}}, more=[(x, times[:1])])

@@ -117,6 +117,21 @@ def test_zero_iterations_return_an_empty_axis():
     exactly(reference.run(network, inputs)[0], torch.ones(0, 4))
 
 
+def test_an_iteration_that_does_not_run_is_not_evaluated():
+    def build(net, x, count):
+        loop = net.add_loop()
+        loop.add_trip_limit(count, COUNT)
+        state = loop.add_recurrence(x)
+        state.set_input(1, failing(net, state.get_output(0)))
+        output = loop.add_loop_output(failing(net, state.get_output(0)), CONCATENATE)
+        output.set_input(1, count)
+        return output
+
+    inputs = [torch.ones(4), torch.tensor(0, dtype=torch.int32)]
+    _, network = network_of(build, inputs)
+    exactly(reference.run(network, inputs)[0], torch.ones(0, 4))
+
+
 def while_below(net, x, bound, limit=None):
     """Doubles x while it is below the bound, at most `limit` times: (last value, iterations
     counted).

@@ -185,6 +185,12 @@ def test_gather_along_an_axis(axis, indices, dtype):
     )
 
 
+def test_gather_of_one_index_out_of_bounds_is_zero():
+    inputs = [torch.ones(3), torch.tensor(3)]
+    _, network = network_of(gathered("DEFAULT"), inputs)
+    exactly(reference.run(network, inputs)[0], 0.0)
+
+
 def test_gather_row_by_row():
     i = torch.tensor([[0, 2, 2], [3, 1, 0]], dtype=torch.int32)
     expected = np.stack([np.take(X.numpy()[n], i.numpy()[n], 1) for n in range(2)])

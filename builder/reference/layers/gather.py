@@ -81,7 +81,7 @@ def _gather_axis(
     before = [1] * (axis - batch)
     after = [1] * (data.dim() - axis - 1)
     outside = outside.reshape(
-        *outside.shape[:batch], *before, *outside.shape[batch:], *after
+        (*outside.shape[:batch], *before, *outside.shape[batch:], *after)
     )
     return values.masked_fill(outside, 0)
 
@@ -119,7 +119,7 @@ def _gather_nd(
     if outside is None:
         return values
     trailing = [1] * (values.dim() - outside.dim())
-    return values.masked_fill(outside.reshape(*outside.shape, *trailing), 0)
+    return values.masked_fill(outside.reshape((*outside.shape, *trailing)), 0)
 
 
 @evaluates("SCATTER")
