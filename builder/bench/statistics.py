@@ -6,10 +6,11 @@ import contextlib
 import functools
 import operator
 import re
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+from builder.serving import responses
 
 COMPUTE = ("compute_input", "compute_infer", "compute_output")
 PARTS = ("queue", *COMPUTE)
@@ -140,11 +141,8 @@ def gpu(metrics_url: str | None) -> dict[str, dict[str, float]]:
         return {}
     text = ""
     address = f"http://{metrics_url}/metrics"
-    with (
-        contextlib.suppress(OSError),
-        urllib.request.urlopen(address, timeout=5) as response,
-    ):
-        text = response.read().decode(errors="replace")
+    with contextlib.suppress(OSError):
+        text = responses.read(address, timeout=5).decode(errors="replace")
     values_by_gpu: dict[str, dict[str, float]] = {}
     for name, uuid, value in re.findall(
         r'^(\w+)\{gpu_uuid="([^"]+)"\} ([\d.eE+-]+)$', text, re.M

@@ -1,6 +1,7 @@
 from . import control as control
 from . import features as features
 from . import flags as flags
+from . import responses as responses
 from .access import PLAIN as PLAIN
 from .access import Access as Access
 from .access import no_server as no_server

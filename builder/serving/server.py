@@ -19,7 +19,16 @@ from typing import Any, BinaryIO
 from urllib.parse import quote
 
 from builder.errors import EnvironmentProblem, ServerError
-from builder.serving import features, flags, guardian, log, ports, precheck, scratch
+from builder.serving import (
+    features,
+    flags,
+    guardian,
+    log,
+    ports,
+    precheck,
+    responses,
+    scratch,
+)
 from builder.serving.installation import Installation, find
 from builder.serving.stubs import Stubs
 from builder.store import published
@@ -520,10 +529,10 @@ def _opened_log(log_path: Path) -> BinaryIO:
 
 def _responds(address: str) -> bool:
     try:
-        with urllib.request.urlopen(f"http://{address}", timeout=2) as response:
-            return bool(response.status == 200)
+        responses.read(f"http://{address}", timeout=2)
     except OSError:
         return False
+    return True
 
 
 def _requested(
@@ -533,8 +542,7 @@ def _requested(
     request = urllib.request.Request(
         f"http://{address}", data=body, headers=dict(headers)
     )
-    with urllib.request.urlopen(request, timeout=5) as response:
-        return json.load(response)
+    return json.loads(responses.read(request, timeout=5))
 
 
 def _stopped(text: str, code: int) -> str:

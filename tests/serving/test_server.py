@@ -12,6 +12,7 @@ import re
 import shutil
 import signal
 import socket
+import socketserver
 import tempfile
 import threading
 import time
@@ -145,6 +146,30 @@ def test_server_is_ready_only_with_its_metrics_and_id(tmp_path: Path) -> None:
             )
             assert server.ready() is (metrics == up and name == "own")
         answering.shutdown()
+
+
+def test_server_is_not_ready_if_its_port_belongs_to_another_protocol(
+    tmp_path: Path,
+) -> None:
+    """A gRPC server may take a free port between its choice and the start. The server is then
+    started again with other ports.
+    """
+    settings_of_http2 = bytes.fromhex("000006040000000000000400400000")
+
+    class Grpc(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(4096)
+            self.request.sendall(settings_of_http2 + b"\r\n")
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Grpc) as taken:
+        threading.Thread(target=taken.serve_forever, daemon=True).start()
+        port = taken.server_address[1]
+        flags = dict.fromkeys(("--http-port", "--grpc-port", "--metrics-port"), port)
+        server = Server(Mock(), "127.0.0.1", flags, tmp_path, tmp_path / "log")
+        assert not server.ready()
+        with pytest.raises(ServerError, match="not from an HTTP server"):
+            server.served()
+        taken.shutdown()
 
 
 def test_port_in_use_is_reported_before_the_start(valid_repository: Path) -> None:
